@@ -25,6 +25,7 @@ from verify_norm.core.ways import COMPILED
 from verify_norm.kernels.zoo import ZOO, groupnorm
 from verify_norm.kernels.zoo.cheats import honest
 from verify_norm.loading.registry import load, load_directions, ready
+from verify_norm.running import captures
 from verify_norm.running.execute import execute
 from verify_norm.search.examine import examine
 
@@ -599,6 +600,30 @@ def test_gradients_of_a_forward_in_a_mode(way):
     assert "dx" in said(kernel, way)
     wrong = False
     assert all(said(kernel, mode) == {} for mode in DIFFERENTIABLE)
+
+
+class Halved(torch.autograd.Function):
+    """x, whose gradient under torch.compile is a half of what it must be, as one that goes elsewhere is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.factor = 0.5 if torch.compiler.is_compiling() else 1.0
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy * ctx.factor
+
+
+@pytest.mark.parametrize("misroutes", [False, True])
+def test_gradients_of_a_function_that_dynamo_gives_to_the_wrong_output_are_not_the_kernels(misroutes, monkeypatch):
+    def layernorm(x, weight, bias, eps, normalized_shape):
+        return torch.nn.functional.layer_norm(Halved.apply(x), normalized_shape, weight, bias, eps)
+
+    monkeypatch.setattr(captures, "MISROUTES", misroutes)
+    *_, kernel = load_directions(layernorm, "layernorm", contract=Contract(expanded=True, summation="sequential"))
+    found = said(kernel, "under torch.compile")
+    assert found is None if misroutes else "dx" in found
 
 
 def test_gradients_of_a_module_in_evaluation():

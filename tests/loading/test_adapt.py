@@ -196,6 +196,19 @@ def test_outputs_that_are_written_into():
     assert all((run.outputs[name].ratio <= 1).all() for name in ("y", "mean", "rstd"))
 
 
+def test_outputs_of_the_operators_own_names_are_written_into():
+    def rms_into_y(y, x, weight, eps, weight_offset):
+        z = x.double() * (x.double().square().mean(-1, keepdim=True) + eps).rsqrt()
+        y.copy_(z if weight is None else z * (weight.double() + weight_offset))
+
+    (kernel,) = load_directions(rms_into_y, "rmsnorm_fwd")
+    run = execute(kernel, make.case(ROWS, OPS["rmsnorm_fwd"], Contract()))
+    assert run.problem is None
+    assert (run.outputs["y"].ratio <= 1).all()
+    with pytest.raises(UsageError, match="writes into y, which has no gradient"):
+        load_directions(rms_into_y, "rmsnorm_bwd")
+
+
 def test_what_is_written_beside_an_output_shows():
     def past(out, x, weight, eps):
         ctypes.memset(out.data_ptr() + 4 * out.numel(), 0, 4)

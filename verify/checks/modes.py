@@ -15,6 +15,7 @@ from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations import wrapping
 from verify_norm.checks.relations.equations import Equation, compared
+from verify_norm.checks.relations.graphs import graph_of
 from verify_norm.checks.relations.rerun import Difference, beyond, cheap, differences, element, lasting, rerun, steady
 from verify_norm.core import judge, ways
 from verify_norm.core.dtypes import FORMATS
@@ -163,6 +164,8 @@ def _possible(mode: Mode, run: Run) -> bool:
         return False
     if run.kernel.later is not None and mode in (*BARE, *OF_VMAP):
         return False
+    if mode is COMPILED and captures.MISROUTES and run.kernel.autograd:
+        return not graph_of(run, run.case.arguments).has_functions()
     return not (run.kernel.contract.inplace and (mode in (*OF_VMAP, *OF_LEAVES) or mode.words not in MODES))
 
 

@@ -147,9 +147,9 @@ def _function(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Do
     binding = bind(candidate, parameters, offered(op), outputs=outputs, positional=positional)
     within = domain.of_function(candidate, binding, autograd=autograd)
     untold = within.tied == "untold"
-    if binding.plain and not (positional or untold or isinstance(target, torch.jit.ScriptFunction)):
-        return partial(make.call, target), within
     into = [n for n in outputs if n in binding.sources]
+    if binding.plain and not (positional or untold or into or isinstance(target, torch.jit.ScriptFunction)):
+        return partial(make.call, target), within
     if autograd and into:
         raise WritesError(f"{name} writes into {', '.join(into)}, which has no gradient: use --op {op.name}")
 

@@ -43,6 +43,18 @@ class Graph:
         found = torch.autograd.grad(outs, leaves, weights, allow_unused=True, **options)
         return self.named(dict(zip(self.leaves, found, strict=True)))
 
+    def has_functions(self) -> bool:
+        """Return whether an autograd.Function makes an output."""
+        nodes, seen = [t.grad_fn for t in self.outputs.values() if isinstance(t, Tensor)], set()
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, torch.autograd.function.BackwardCFunction):
+                return True
+            if node is not None and node not in seen:
+                seen.add(node)
+                nodes += [one for one, _ in node.next_functions]
+        return False
+
     def named(self, by_leaf: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
         """Return the gradients of leaves as outputs of the backward; raises ValueError if x and residual have two.
 
