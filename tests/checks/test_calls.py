@@ -146,9 +146,29 @@ def test_a_converted_bias_kept_by_its_sum():
     assert any("of bias were swapped" in message for message in found)
 
 
-def test_a_result_kept_by_the_version_of_its_inputs_passes():
-    run = keyed_by(lambda x, w: (id(x), x._version, id(w), w._version))
-    assert said(run, "values") == said(run, "parameters") == {}
+def test_a_result_kept_by_the_version_of_its_inputs():
+    """What writes through .data, as what a kernel writes, counts no version."""
+    run = keyed_by(lambda x, w: (id(x), x._version, id(w), w._version), whole=False)
+    for way in ("values", "parameters"):
+        assert "written through .data, which counts no version" in said(run, way)["y"]
+    assert said(keyed_by(lambda x, w: (x.numpy().tobytes(), w.numpy().tobytes())), "parameters") == {}
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_a_scale_kept_as_a_number_by_its_version(right):
+    kept = {}
+
+    def rmsnorm_fp8_fwd(x, weight, scale, eps):
+        number = kept.setdefault((id(scale), scale._version, scale.item() if right else 0), (scale.item(), scale))[0]
+        wide = x.double()
+        rstd = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+        z = wide * rstd * (1 if weight is None else weight.double())
+        y = (z * number).float().clamp(-448, 448).to(torch.float8_e4m3fn)
+        return y, z.abs().max().float().reshape(1), rstd.float().flatten()
+
+    found = told(rmsnorm_fp8_fwd, "rmsnorm_fp8_fwd", ROWS)
+    assert right == (not any("scale alone had other values, written through .data since" in words for words in found))
+    assert not (right and found)
 
 
 @pytest.mark.parametrize(
@@ -461,6 +481,15 @@ class ConvertedAnew(Held):
         return self.kept[1]
 
 
+class View(Held):
+    """It keeps a view of its weight, which another parameter in its place leaves behind."""
+
+    def held(self):
+        if self.kept is None and self.weight is not None:
+            self.kept = self.weight.detach().view(-1)
+        return self.kept
+
+
 class ConvertedForEvaluation(Held):
     """It converts its weight in evaluation, and drops that where training goes on."""
 
@@ -557,6 +586,7 @@ def of(module, op="layernorm_fwd"):
         (Converted, "many", False, "in call"),
         (ConvertedUntilLoaded, "parameters", False, "written in place"),
         (ConvertedAnew, "parameters", False, "written through .data"),
+        (View, "parameters", False, "written as a new nn.Parameter"),
         (ConvertedInInference, "parameters", True, "written in place"),
         (ConvertedOfEvaluation, "parameters", False, "between both the module is evaluated"),
         (Grown, "between", False, "after a call of ("),

@@ -41,15 +41,15 @@ def _looks(run: Run) -> bool:
 def calls(run: Run) -> Iterator[Finding | NoData | Tried]:
     """A result does not depend on earlier calls, on who still holds their outputs, or on another thread.
 
-    A case tries one way of five: all inputs have new values in the same tensors, or one alone, or almost the same,
-    where two elements have changed places or one is slightly larger or negated; only weight and bias have new values;
-    many calls follow each other, whose outputs are read again at the end, when all inputs are released; a call comes
-    between of another shape or type, with other options, with one other option alone, or one that fails; two threads
-    call at the same time. One instance of a module serves all of them: its parameters are overwritten, in place,
-    through .data, and by load_state_dict. Half of the cases call it as in inference: after eval(), under no_grad. The
-    bits must be those that the same inputs give in fresh memory and a new module; a call of the same shape with other
-    options is judged by its truth. A kernel whose bits differ in fresh memory too, in a second call, is left to
-    `determinism`.
+    A case tries one way of five: all inputs have new values in the same tensors, also through .data, or one alone, or
+    almost the same, where two elements have changed places or one is slightly larger or negated; only weight and bias
+    have new values; many calls follow each other, whose outputs are read again at the end, when all inputs are
+    released; a call comes between of another shape or type, with other options, with one other option alone, or one
+    that fails; two threads call at the same time. One instance of a module serves all of them: its parameters are
+    overwritten, in place, through .data, by load_state_dict, or replaced. Half of the cases call it as in inference:
+    after eval(), under no_grad. The bits must be those that the same inputs give in fresh memory and a new module; a
+    call of the same shape with other options is judged by its truth. A kernel whose bits differ in fresh memory too, in
+    a second call, is left to `determinism`.
     """
     names = list(ways.taken(run.case.spec, "call", tuple(CALLS)))
     if run.kernel.later is not None and ways.TWO_THREADS in names:
@@ -91,6 +91,7 @@ def _others(run: Run) -> Exact:
 def _values(run: Run, other: Exact) -> Iterator[Difference]:
     """Yield what is wrong where all tensors get new values or one alone does, or where they were almost the same."""
     found = list(_overwritten(Held(run), other, "all tensors"))
+    found = found or list(_overwritten(Held(run), other, "all tensors", uncounted=True))
     for spec, exact, words in one_alone(run, other):
         found = found or list(_almost_the_same(run, exact, words, in_place=spec))
     for name in nudged(run):
@@ -108,8 +109,8 @@ def _almost_the_same(run: Run, exact: Exact, words: str, *, in_place: CaseSpec |
     held(before)
     device, contract = case.device, run.kernel.contract
     after = make.build(in_place or case.spec, case.op, contract, device, exact, truth=True, poison=case.poison)
-    again = held(placed(before, after) if in_place else after)
-    found = over_bound(run, again, f"after a call in which {words}")
+    again = held(placed(before, after, uncounted=True) if in_place else after)
+    found = over_bound(run, again, f"after a call in which {words}{', written through .data since' * bool(in_place)}")
     yield from (one for one in found if one.output is not None and _kept(run, again, one.output))
 
 
@@ -133,25 +134,33 @@ def _parameters(run: Run, other: Exact) -> Iterator[Difference]:
         found = list(_overwritten(held, mine or other, names))
         if found and held.instance.modules:
             found = [replace(one, words=f"{one.words}; the module's parameters are written {way}") for one in found]
+        if not held.instance.modules:
+            found = found or list(_overwritten(Held(run), mine or other, names, uncounted=True))
+            yield from found
+            return
         yield from found
-        if found or not held.instance.modules:
+        if found:
             return
     if run.case.op.view != "channels":  # BatchNorm evaluates something else
         for one in _overwritten(Held(run), mine or other, names, evaluating=True):
             yield replace(one, words=f"{one.words}; between both the module is evaluated, and trained again")
 
 
-def _overwritten(held: Held, changed: Exact, which: str, *, evaluating: bool = False) -> Iterator[Difference]:
+def _overwritten(
+    held: Held, changed: Exact, which: str, *, evaluating: bool = False, uncounted: bool = False
+) -> Iterator[Difference]:
     """Yield what differs where the tensors of a call get new values before the next call takes them.
 
-    With `evaluating`, a module evaluates the first values before they change, as in a validation between two epochs.
+    With `evaluating`, a module evaluates the first values before they change, as in a validation between two epochs;
+    `uncounted` is as of `placed`.
     """
     before = built(held.run, {})
     held(before)
     if evaluating:
         held(before, evaluating=True)
-    again = held(placed(before, built(held.run, changed)))
-    words = ("with these values in new tensors", f"where {which} of the call before hold them now")
+    again = held(placed(before, built(held.run, changed), uncounted=uncounted))
+    how = ", written through .data, which counts no version" * uncounted
+    words = ("with these values in new tensors", f"where {which} of the call before hold them now{how}")
     yield from differences(alone(held.run, changed), again, words)
 
 

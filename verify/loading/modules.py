@@ -29,7 +29,8 @@ RANKS = {"1": (2, 3), "2": (4,), "3": (5,)}  # of x, by the last digit in BatchN
 INSTANCE = "or name an instance of it, as path/file.py:norm"
 TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "momentum": 0.1}
 
-WRITES = ("in place under torch.no_grad()", "through .data", "by load_state_dict()")  # how parameters get new values
+# how parameters get new values; the last one as load_state_dict(assign=True) does
+WRITES = ("in place under torch.no_grad()", "through .data", "by load_state_dict()", "as a new nn.Parameter")
 
 _evaluated: ContextVar[list[nn.Module] | None] = ContextVar("evaluated", default=None)
 _made: ContextVar[list[dict[str, torch.Tensor]] | None] = ContextVar("made", default=None)
@@ -80,9 +81,21 @@ class Instance:
         if way == "by load_state_dict()":
             module.load_state_dict({**module.state_dict(), **values})
             return
+        if way == "as a new nn.Parameter":
+            _replace(module, {parameter: values[name].clone() for name, parameter in own.items()})
+            return
         with torch.no_grad():
             for name, parameter in own.items():
                 (parameter.data if way == "through .data" else parameter).copy_(values[name])
+
+
+def _replace(module: nn.Module, values: Mapping[nn.Parameter, torch.Tensor]) -> None:
+    """Put new parameters with these values in the place of a module's own, wherever it holds them."""
+    new = {old: nn.Parameter(value, requires_grad=old.requires_grad) for old, value in values.items()}
+    for key, parameter in list(module.named_parameters(remove_duplicate=False)):
+        if parameter in new:
+            owner, _, name = key.rpartition(".")
+            setattr(module.get_submodule(owner), name, new[parameter])
 
 
 def anew(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,8 +18,8 @@ from verify_norm.running.execute import execute
 SPEC = CaseSpec((2, 6, 4), num_groups=3)
 
 
-def changed(op, spec=SPEC, **kernel):
-    """The options that cases of all variants change, and how many a case changes."""
+def changed(op, spec=SPEC, made=False, **kernel):
+    """The options that cases of all variants change, and how many a case changes; what is `made` has its truth."""
     found, counts = {}, set()
     for variant in range(24):
         case = Case(replace(spec, variant=variant), OPS[op], {"x": SimpleNamespace(device="cpu")}, {}, {})
@@ -29,6 +29,8 @@ def changed(op, spec=SPEC, **kernel):
             assert geometry.refusal(other, OPS[op]) is None
             names = {f.name for f in fields(CaseSpec) if getattr(other, f.name) != getattr(case.spec, f.name)}
             (name,) = names - {"seed", "special", "alias"}
+            if made and name not in found:
+                make.case(other, OPS[op], Kernel("k", op).contract)
             found[name] = getattr(other, name)
             assert words.endswith((name.removesuffix("_layout"), "type"))
     return found, counts
@@ -66,6 +68,12 @@ def test_options_that_the_kernel_does_not_take_are_passed_over():
     assert changed("rmsnorm_fwd", replace(SPEC, weight_dtype="bfloat16", x_layout="transposed"))[0] == ROWS | {
         "weight_dtype": None, "x_layout": "contiguous", "weight_offset": 1.0, "normalized_ndim": 2
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("shape", [(0, 6, 4), (2, 1)])
+def test_each_case_can_be_made(op, shape):
+    changed(op, CaseSpec(shape, num_groups=1), made=True)
 
 
 def normed(x, weight, eps, offset, dims=(-1,)):

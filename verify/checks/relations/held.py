@@ -44,14 +44,17 @@ def built(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Case:
     return make.build(spec or case.spec, case.op, run.kernel.contract, device, values, poison=case.poison)
 
 
-def placed(before: Case, after: Case) -> Case:
-    """Return the second case in the tensors of the first one, of which those are overwritten that differ."""
+def placed(before: Case, after: Case, *, uncounted: bool = False) -> Case:
+    """Return the second case in the tensors of the first one, of which those are overwritten that differ.
+
+    What is `uncounted` is written through .data, which torch's count of versions misses, as the writes of a kernel.
+    """
     arguments = {**after.arguments}
     for name, tensor in after.arguments.items():
         if isinstance(tensor, torch.Tensor):
-            arguments[name] = before.arguments[name]
-            if not placement.same_bits(before.arguments[name], tensor):
-                placement.overwrite(before.arguments[name], tensor)
+            held = arguments[name] = before.arguments[name]
+            if not placement.same_bits(held, tensor):
+                placement.overwrite(held.data if uncounted else held, tensor)
     return replace(after, arguments=arguments)
 
 

@@ -66,5 +66,5 @@ def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:
     if any(tensor.extent == "position" for tensor in op.inputs):
         widths = list(geometry.ROTARY)
         yield {"rotary": widths[(widths.index(spec.rotary) + 1) % len(widths)]}
-    if op.view == "rows" and op.chain is None and len(spec.shape) > 2:
+    if op.view == "rows" and op.chain is None and len(spec.shape) > 2 and all(spec.shape):
         yield {"normalized_ndim": 2 if spec.normalized_ndim == 1 else 1}
