@@ -602,6 +602,32 @@ def test_gradients_of_a_forward_in_a_mode(way):
     assert all(said(kernel, mode) == {} for mode in DIFFERENTIABLE)
 
 
+class Scaled(torch.autograd.Function):
+    """A tensor, whose gradient is a multiple of what it must be."""
+
+    @staticmethod
+    def forward(ctx, tensor, factor):
+        ctx.factor = factor
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy * ctx.factor, None
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "every_other"])
+@pytest.mark.parametrize("wrong", ["", "dx", "dweight"])
+def test_gradients_of_parameters_and_of_another_layers_result(wrong, layout):
+    def layernorm(x, weight, bias, eps, normalized_shape):
+        x = Scaled.apply(x, 1.0 if x.is_leaf or wrong != "dx" else 0.5)
+        weight = Scaled.apply(weight, 0.5 if isinstance(weight, torch.nn.Parameter) and wrong == "dweight" else 1.0)
+        return torch.nn.functional.layer_norm(x, normalized_shape, weight, bias, eps)
+
+    *_, kernel = load_directions(layernorm, "layernorm", contract=Contract(expanded=True, summation="sequential"))
+    found = said(kernel, ways.INSIDE, replace(ROWS, x_layout=layout))
+    assert set(found) == {wrong} - {""}
+
+
 class Halved(torch.autograd.Function):
     """x, whose gradient under torch.compile is a half of what it must be, as one that goes elsewhere is."""
 

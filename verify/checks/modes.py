@@ -94,15 +94,16 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     """The same inputs give the same bits whether gradients are recorded or not, and in evaluation.
 
     A case tries one mode, or all that cost about a call: no_grad, inference_mode, a module after eval(), on a GPU the
-    replay of a CUDA graph, in a forward each set of inputs that require gradients. A copy of a module gives the same
-    bits too: by copy, by pickle, or by state_dict. A kernel may refuse a mode in words about gradients, and need not be
-    capturable. Under torch.compile, with deterministic algorithms and with other numbers of threads an output must be
-    within its bound; so must the sample of a batch under torch.func.vmap, and in every mode an output of a kernel that
-    torch.compile makes, since it makes another program for each. What Dynamo cannot trace runs as usual; what
-    raises under vmap is refused. With float64 as torch's default type an output may be float64, and to raise is to
-    refuse; where torch may multiply matrices in TF32, sums of products may be as coarse. Under autocast an output may
-    have another type: it must be within the bound of its type or of bfloat16, the coarser one. What gives other bits in
-    the usual mode too is left to `determinism`.
+    replay of a CUDA graph, in a forward each set of inputs that require gradients, in a backward by autograd parameters
+    and inputs that are another layer's results. A copy of a module gives the same bits too: by copy, by pickle, or by
+    state_dict. A kernel may refuse a mode in words about gradients, and need not be capturable. Under torch.compile,
+    with deterministic algorithms and with other numbers of threads an output must be within its bound; so must the
+    sample of a batch under torch.func.vmap, and in every mode an output of a kernel that torch.compile makes, since it
+    makes another program for each. What Dynamo cannot trace runs as usual; what raises under vmap is refused. With
+    float64 as torch's default type an output may be float64, and to raise is to refuse; where torch may multiply
+    matrices in TF32, sums of products may be as coarse. Under autocast an output may have another type: it must be
+    within the bound of its type or of bfloat16, the coarser one. What gives other bits in the usual mode too is left to
+    `determinism`.
     """
     found = list[Difference | Tried]()
     for mode in _modes(run):
@@ -121,7 +122,8 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
 
 def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     """Yield the mode, unless it is refused; what differs in it, and what a call does there that it does not usually."""
-    cast, bounded = mode is AUTOCAST, mode in WITHIN or captures.in_use()
+    of_layer = mode is INSIDE and run.kernel.autograd  # where torch may choose another path by another layout
+    cast, bounded = mode is AUTOCAST, mode in WITHIN or of_layer or captures.in_use()
     within = (lambda case: nullcontext()) if mode in BARE else None
     there = replace(run, kernel=_promising(in_mode(mode, run), mode))
     again = partial(rerun, there, within=within, truth=cast or bounded, whole=True)
@@ -196,7 +198,9 @@ def in_mode(mode: Mode, run: Run) -> Kernel:
         assert kernel.run is not None
         return replace(kernel, run=mode.wrap(kernel.run, device))
     assert kernel.forward_run is not None
-    backward = gradients.backward(partial(make.call, mode.wrap(kernel.forward_run, device)), run.case.op)
+    inside = mode is INSIDE  # which the leaves make, not the forward
+    function = kernel.forward_run if inside else mode.wrap(kernel.forward_run, device)
+    backward = gradients.backward(partial(make.call, function), run.case.op, inside=inside)
     return replace(kernel, run=lambda **given: backward(given))
 
 

@@ -115,7 +115,7 @@ def offered(op: Op, *, autograd: bool = False, gpu: bool = False) -> dict[str, t
         ALL_BATCHED: state,
         UNRECORDED: no_leaves,
         UNTRAINED: no_leaves,
-        INSIDE: no_leaves,
+        INSIDE: no_leaves and not autograd,
         AS_USUAL: op.forward is not None,
         AS_IN_INFERENCE: op.forward is not None,
         SPLIT: not autograd or op.dropout is not None or all(tensor.name != "residual_out" for tensor in op.inputs),

@@ -11,6 +11,7 @@ from verify_norm.cases.placement import same_values
 from verify_norm.core.geometry import differentiable, summands
 from verify_norm.core.ops import forward_of
 from verify_norm.core.spec import Op
+from verify_norm.core.ways import PARAMETERS
 from verify_norm.loading.returned import RefusedError, named
 
 Call = Callable[[Mapping[str, Any]], Any]  # from an operator's values, by name, to what the callable returns
@@ -87,10 +88,13 @@ def offered(op: Op, given: Mapping[str, Any]) -> dict[str, Any]:
     return offer | {n: offer[n].clone() for n in ("running_mean", "running_var") if offer.get(n) is not None}
 
 
-def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ...], alone: str = "") -> Graph:
+def recorded(
+    call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ...], alone: str = "", *, inside: bool = False
+) -> Graph:
     """Return the graph of a forward pass at what the backward `op` is given; raises TypeError as `returned.named`.
 
-    `alone`, x or residual, is that of the two which needs a gradient.
+    `alone`, x or residual, is that of the two which needs a gradient. `inside` a model weight and bias are parameters,
+    and other inputs are results of another layer.
     """
     offer = offered(op, given)
     leaves, shared = {}, op.dropout is None  # one gradient of x and residual
@@ -100,19 +104,23 @@ def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ..
             other = bool(alone) and n in ("x", "residual") and n != alone
             if ("x" if n == "residual" and shared else n) not in frozen and not other:
                 leaves[n] = offer[n] = offer[n].requires_grad_()
+                if inside and n in PARAMETERS:
+                    leaves[n] = offer[n] = torch.nn.Parameter(offer[n])
     with torch.enable_grad():
+        if inside:
+            offer |= {n: leaf.clone() for n, leaf in leaves.items() if n not in PARAMETERS}
         outputs = named(call(offer), forward_of(op))
     if isinstance(outputs, str):
         raise TypeError(outputs)
     return Graph(op, offer, leaves, outputs)
 
 
-def backward(call: Call, op: Op) -> Call:
-    """Return the backward `op` of a forward pass; it also takes `frozen`."""
+def backward(call: Call, op: Op, *, inside: bool = False) -> Call:
+    """Return the backward `op` of a forward pass; it also takes `frozen`. `inside` is as of `recorded`."""
 
     def gradients(given: Mapping[str, Any]) -> dict[str, Tensor | None]:
         frozen = given["frozen"]
-        graph = recorded(call, op, given, frozen)
+        graph = recorded(call, op, given, frozen, inside=inside)
         if not graph.leaves:
             return graph.named({})
         for n in graph.cotangents(given):
