@@ -14,7 +14,7 @@ from counted import PLAIN, case_of, one_off, run_of
 from norms import layernorm, layernorm_bwd
 
 from verify_norm.cases import make
-from verify_norm.checks import CHECKS
+from verify_norm.checks import CHECKS, modes
 from verify_norm.checks.modes import _cast
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData
@@ -33,7 +33,7 @@ WAYS = (
     *("under torch.no_grad()", "under torch.inference_mode()", "under autocast", "under torch.compile"),
     *("in evaluation, after eval()", "where x, weight, bias alone require a gradient"),
     *("where weight, bias alone require a gradient", "where x alone requires a gradient"),
-    *("with deterministic algorithms", "with 3 threads of torch", "in a copy.deepcopy of the module"),
+    *("with deterministic algorithms", "with other numbers of threads of torch", "in a copy.deepcopy of the module"),
     *("under torch.no_grad() where all inputs require a gradient",),
     *("under torch.no_grad() where the parameters require a gradient",),
     *("where x requires a gradient and is another layer's result",),
@@ -70,7 +70,7 @@ CONDITIONS = {
     "where x, weight, bias alone require a gradient": lambda x, w: x.requires_grad and w.requires_grad,
     "where x alone requires a gradient": lambda x, w: x.requires_grad and not w.requires_grad,
     "with deterministic algorithms": lambda x, w: torch.are_deterministic_algorithms_enabled(),
-    "with 3 threads of torch": lambda x, w: torch.get_num_threads() == 3,
+    "with other numbers of threads of torch": lambda x, w: torch.get_num_threads() == 3,
     "where weight, bias alone require a gradient": lambda x, w: isinstance(w, torch.nn.Parameter) > x.requires_grad,
     WAYS[-3]: lambda x, w: x.requires_grad > torch.is_grad_enabled(),
     WAYS[-2]: lambda x, w: w.requires_grad > torch.is_grad_enabled() + x.requires_grad,
@@ -600,6 +600,19 @@ def test_gradients_of_a_forward_in_a_mode(way):
     assert "dx" in said(kernel, way)
     wrong = False
     assert all(said(kernel, mode) == {} for mode in DIFFERENTIABLE)
+
+
+def test_numbers_of_threads_take_turns():
+    seen = set()
+    for variant in range(len(modes.THREADS)):
+        for count in modes.THREADS:
+            found = said(wrong_where(lambda x, w, n=count: torch.get_num_threads() == n), ways.THREADED,
+                         replace(ROWS, variant=variant))  # fmt: skip
+            assert all(f"with other numbers of threads of torch ({count})" in words for words in found.values())
+            seen |= {(variant, count)} if found else set()
+    assert all(len([1 for pair in seen if pair[place] == one]) == 2 for place in (0, 1) for one in
+               (range(len(modes.THREADS)), modes.THREADS)[place])  # fmt: skip
+    assert torch.get_num_threads() == 1
 
 
 class Scaled(torch.autograd.Function):

@@ -25,7 +25,8 @@ def test_each_way_has_a_function_and_each_field_a_check():
     assert set(autograd.WAYS) == set(ways.WAYS["autograd"])
     assert {mode.words for mode in modes.BARE} == set(ways.DEAR) & set(ways.WAYS["mode"])
     assert set(ways.DEAR) <= {*ways.WAYS["mode"], *ways.WAYS["effect"]}
-    assert f"with {modes.THREADS} threads of torch" == ways.THREADED
+    assert not set(ways.FORMER) & set(modes.MODES)
+    assert set(ways.FORMER.values()) <= set(modes.MODES)
     assert set(ways.CHECKS.values()) <= set(FURTHER)
     assert list(ways.CHECKS) == list(ways.WAYS)
 
@@ -59,6 +60,12 @@ def test_a_case_is_given_ways_that_fit_it_where_it_makes_the_run():
     assert ways.named(replace(PLAIN, further=("memory",)), offered, lambda field, some: "?").mode == ""
     assert ways.named(replace(PLAIN, shape=(2, 4)), offered, lambda field, some: some[0]).mode == ways.QUICK
     assert ways.named(replace(PLAIN, shape=(0, 4)), offered, lambda field, some: some[0]).mode == ways.NO_GRAD
+
+
+def test_a_line_of_an_earlier_version_may_name_a_way_by_its_former_name():
+    for former, way in ways.FORMER.items():
+        assert former in ways.known("mode")
+        assert ways.meant(former, ways.WAYS["mode"]) == (way,)
 
 
 def test_turns_are_even_beside_dear_ways():

@@ -4,14 +4,14 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce, wraps
 from typing import Any
 
 import numpy as np
 import torch
 
-from verify_norm.cases import make
+from verify_norm.cases import make, turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations import wrapping
 from verify_norm.checks.relations.equations import Equation, compared
@@ -35,15 +35,24 @@ DECLINED = re.compile(
     r".*(grad|detach|leaf variable|inference mode|deterministic|being vmapped)",
     re.IGNORECASE | re.DOTALL,
 )
-THREADS = 3  # of torch, as `ways.THREADED` says: more than a search uses, and no power of two
+# Numbers of torch's threads, of which a case tries two: where a sum is a tree over them, each shape of it may be wrong.
+THREADS = (3, 6, 2, 5, 12, 7)
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A mode in which a case runs once more: in words, and as a decorator, given the type of device."""
+    """A mode in which a case runs once more: in words, and as a decorator, given the type of device.
+
+    `number` is a number that a case has chosen: the mode is the same.
+    """
 
     words: str
-    wrap: Callable[[Function, str], Function]
+    wrap: Callable[[Function, str], Function] = field(compare=False)
+    number: int | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        """Return its words, as messages have them."""
+        return self.words if self.number is None else f"{self.words} ({self.number})"
 
 
 NO_GRAD = Mode(ways.NO_GRAD, lambda function, device: torch.no_grad()(function))
@@ -59,7 +68,7 @@ COPIES = tuple(
     for words, how in zip(ways.COPIES, (copies.deep, copies.shallow, copies.saved, copies.loaded), strict=True)
 )
 DETERMINISTIC = Mode(ways.DETERMINISTIC, lambda function, device: wrapping.deterministically()(function))
-THREADED = Mode(ways.THREADED, lambda function, device: wrapping.in_threads(THREADS)(function))
+THREADED = Mode(ways.THREADED, lambda function, device: wrapping.in_threads(THREADS[0])(function))
 WIDER = Mode(ways.WIDER, lambda function, device: wrapping.refusing(wrapping.default_dtype(torch.float64)(function)))
 LOWERED = Mode(ways.LOWERED, lambda function, device: wrapping.matmul_precision("high")(function))
 REPLAYED = Mode(ways.REPLAYED, lambda function, device: captures.replayed(function))
@@ -136,10 +145,10 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     yield Tried(mode.words, other.operators)
     other = _taken_for_usual(run, other) if mode is WIDER else other
     compare = beyond if bounded else differences
-    yield from _cast(run, other) if cast else compare(run, other, ("as usual", mode.words))
+    yield from _cast(run, other) if cast else compare(run, other, ("as usual", str(mode)))
     damaged = {d.buffer: d for d in other.damage if d.buffer not in {seen.buffer for seen in run.damage}}
     for name, damage in damaged.items():
-        yield Difference(damage.output, f"{mode.words} it writes to {name}: {damage.count} bytes are changed")
+        yield Difference(damage.output, f"{mode} it writes to {name}: {damage.count} bytes are changed")
     if mode in BARE:  # torch itself changes the process
         return
     # A forward alone may record how it moves the running statistics: they are right, and no backward asks for more.
@@ -147,7 +156,7 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     known = recorded.union(damaged)
     new = [word for word in other.effects if word not in run.effects and word.partition(" ")[0] not in known]
     for effect in lasting(new, again):
-        yield Difference(None, f"{mode.words} {effect}; a call must leave it as it was")
+        yield Difference(None, f"{mode} {effect}; a call must leave it as it was")
 
 
 def _modes(run: Run) -> tuple[Mode, ...]:
@@ -157,7 +166,9 @@ def _modes(run: Run) -> tuple[Mode, ...]:
     some = ways.offered(case.op, autograd=kernel.autograd, gpu=gpu)["mode"]
     names = (name for name in ways.taken(case.spec, "mode", some) if ways.fits(name, case.spec))
     modes = (MODES.get(name) or _leaves(ways.sets_of_leaves()[name]) for name in names)
-    return tuple(mode for mode in modes if _possible(mode, run))
+    numbers = turns.from_variant(case.spec, THREADS)[:2]
+    counted = (_threaded(numbers) if mode is THREADED else (mode,) for mode in modes)
+    return tuple(mode for some in counted for mode in some if _possible(mode, run))
 
 
 def _possible(mode: Mode, run: Run) -> bool:
@@ -169,6 +180,14 @@ def _possible(mode: Mode, run: Run) -> bool:
     if mode is COMPILED and captures.MISROUTES and run.kernel.autograd:
         return not graph_of(run, run.case.arguments).has_functions()
     return not (run.kernel.contract.inplace and (mode in (*OF_VMAP, *OF_LEAVES) or mode.words not in MODES))
+
+
+def _threaded(numbers: Collection[int]) -> tuple[Mode, ...]:
+    """Return the mode with each of these numbers of threads."""
+    return tuple(
+        replace(THREADED, wrap=lambda function, device, count=n: wrapping.in_threads(count)(function), number=n)
+        for n in numbers
+    )
 
 
 def _leaves(names: tuple[str, ...]) -> Mode:

@@ -16,7 +16,8 @@ from verify_norm.core.spec import CaseSpec, Op
 Offered = Mapping[str, tuple[str, ...]]  # the ways of each field
 QUICK = "quick"
 NO_GRAD, INFERENCE = "under torch.no_grad()", "under torch.inference_mode()"
-AUTOCAST, DETERMINISTIC, THREADED = "under autocast", "with deterministic algorithms", "with 3 threads of torch"
+AUTOCAST, DETERMINISTIC = "under autocast", "with deterministic algorithms"
+THREADED = "with other numbers of threads of torch"
 EVALUATING, UNTRACKED = "in evaluation, after eval()", "in evaluation, without running statistics"
 COPIED, SHALLOW = "in a copy.deepcopy of the module", "in a copy.copy of the module"
 SAVED, LOADED = "in the module as torch.save and torch.load return it", "in another module that loads its state_dict"
@@ -66,6 +67,7 @@ WAYS = {
     "effect": (GROWTH, COUNTED, OPERATORS),
     "series": (NEW_TENSORS, SAME_TENSORS),
 }
+FORMER = {"with 3 threads of torch": THREADED}  # in lines of earlier versions
 # Ways that cost as much as all others together: of a table's cases that try a way, one of so many tries this one.
 DEAR = {COMPILED: 5, REPLAYED: 12, OPERATORS: 4}
 # The same of random cases. A trace by Dynamo takes as long as some twenty of them, and the table and all pairs of
@@ -94,8 +96,8 @@ def sets_of_leaves() -> dict[str, tuple[str, ...]]:
 
 def known(field: str) -> tuple[str, ...]:
     """Return what a field of a case may say besides "", whatever the operator."""
-    sets = sets_of_leaves() if field == "mode" else ()
-    return (*WAYS[field], *sets, *[QUICK] * (field in AT_ONCE))
+    more = (*sets_of_leaves(), *FORMER) if field == "mode" else ()
+    return (*WAYS[field], *more, *[QUICK] * (field in AT_ONCE))
 
 
 def offered(op: Op, *, autograd: bool = False, gpu: bool = False) -> dict[str, tuple[str, ...]]:
@@ -167,6 +169,7 @@ def taken(spec: CaseSpec, field: str, ways: tuple[str, ...]) -> tuple[str, ...]:
 
 def meant(value: str, ways: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of the ways of a field that its value names."""
+    value = FORMER.get(value, value)
     return tuple(way for way in ways if value in ("", way) or (value == QUICK and way not in DEAR))
 
 

@@ -227,7 +227,7 @@ def _examine(
         slow=tuple(name for name in slow(ran) if name in checks),
         detectable=tuple((name, item) for name, item in yielded if isinstance(item, SmallestError)),
         observed=tuple((name, item.held) for name, item in yielded if isinstance(item, Observed)),
-        ways=tuple((name, item.way) for name, item in tried),
+        ways=tuple(dict.fromkeys((name, item.way) for name, item in tried)),
         operators=tuple(sorted({*ran.operators, *(one for _, item in tried for one in item.operators)})),
         notes=tuple(item.words for _, item in yielded if isinstance(item, Note)),
         layouts=tuple(f"{name} {_layout(ran, name)}" for name in given),
