@@ -232,7 +232,7 @@ def test_a_converted_weight_kept_by_its_address():
 PLANS = {"eps": lambda x, w, eps: eps, "weight": lambda x, w, eps: w is None, "strides": lambda x, w, eps: x.stride()}
 
 
-@pytest.mark.parametrize("spec", [ROWS, replace(ROWS, weight=False, bias=False, x_layout="row_strided")])
+@pytest.mark.parametrize("spec", [ROWS, replace(ROWS, weight=False, bias=False, shape=(5, 16), x_layout="row_strided")])
 @pytest.mark.parametrize("kept", PLANS)
 def test_a_plan_of_a_shape_that_keeps_other_options(kept, spec):
     """By a plan of all that it depends on, the same kernel is right."""
