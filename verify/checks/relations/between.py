@@ -86,30 +86,32 @@ def _replanned(run: Run, held: Callable[[Case], Run]) -> Iterator[Difference]:
     What is kept by shape is kept already, so there is no call to compare with, and the truth tells. What is wrong in
     another shape too is left to `accuracy`.
     """
-    others = [(spec, "other options") for spec in other_options(run)]
-    yield from _first_taken(run, held, others, "")
-    for other in one_option(run):
-        yield from _first_taken(run, held, [other], " and eps")
-
-
-def _first_taken(
-    run: Run, held: Callable[[Case], Run], others: list[tuple[CaseSpec, str]], like: str
-) -> Iterator[Difference]:
-    """Yield what is wrong in a call of the first of these cases in which the kernel does not fail, and after it."""
-    for spec, words in others:
+    for spec in other_options(run):
         one = held(_judged(run, spec))
-        if one.problem is not None:
-            continue
-        found = list(over_bound(run, one, f"after a call of the same shape {spec.shape}{like} with {words}"))
-        shaped = other_shape(replace(run, case=replace(run.case, spec=spec))) if found else None
-        if shaped is not None:
-            assert run.kernel.run is not None
-            usual = once_more(run)(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
-            ratios = {name: output.ratio for name, output in usual.outputs.items() if output is not None}
-            found = [each for each in found if (r := ratios.get(each.output or "")) is not None and not (r > 1).any()]
-        yield from found
-        yield from differences(run, held(built(run, {})), ("in the first call", f"after a call with {words}"))
-        return
+        if one.problem is None:
+            yield from _wrong(run, one, f"after a call of the same shape {spec.shape} with other options")
+            yield from differences(run, held(built(run, {})), ("in the first call", "after a call with other options"))
+            break
+    single = list(one_option(run))
+    for spec, words in single:
+        one = held(_judged(run, spec))
+        if one.problem is None:
+            yield from _wrong(run, one, f"after a call of the same shape {spec.shape} and eps with {words}")
+    if single:
+        words = f"after calls with {', with '.join(words for _, words in single)}"
+        yield from differences(run, held(built(run, {})), ("in the first call", words))
+
+
+def _wrong(run: Run, one: Run, why: str) -> Iterator[Difference]:
+    """Yield what is wrong in a call with other options than the run's, but not in such a call of another shape."""
+    found = list(over_bound(run, one, why))
+    shaped = other_shape(replace(run, case=replace(run.case, spec=one.case.spec))) if found else None
+    if shaped is not None:
+        assert run.kernel.run is not None
+        usual = once_more(run)(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
+        ratios = {name: output.ratio for name, output in usual.outputs.items() if output is not None}
+        found = [each for each in found if (r := ratios.get(each.output or "")) is not None and not (r > 1).any()]
+    yield from found
 
 
 def _judged(run: Run, spec: CaseSpec) -> Case:
