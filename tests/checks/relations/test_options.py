@@ -55,7 +55,7 @@ ROWS = {"weight": False, "weight_dtype": "bfloat16", "x_layout": "row_strided", 
 )
 def test_one_option_is_another_and_each_has_its_turn(op, expected):
     found, counts = changed(op)
-    assert max(counts) == FEW
+    assert FEW <= max(counts) <= FEW + 3
     assert found | expected == found
     assert "eps" not in found
     assert "shape" not in found

@@ -9,23 +9,29 @@ from verify_norm.core import geometry
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec, Op
 
-FEW = 5  # options of a case that are changed, one at a time
+FEW = 4  # options of a case that are changed besides numbers, one at a time
 
 
 def one_option(run: Run) -> Iterator[tuple[CaseSpec, str]]:
-    """Yield cases of the run's shape, type and eps with one option changed, and in words which; some of a case."""
+    """Yield cases of the run's shape, type and eps with one option changed, and in words which.
+
+    Numbers all have their turn in each case; presence, types and layouts of inputs some of them.
+    """
     kernel, op = run.kernel, run.case.op
     base = replace(run.case.spec, special=None, alias="", seed=run.case.spec.seed ^ 8)
-    found = []
-    for change, words in _changes(base, op):
+
+    def taken(change: dict[str, Any]) -> bool:
         spec = replace(base, **change)
-        taken = kernel.fitted(spec) == spec and (geometry.refusal(spec, op) or kernel.refuses(spec)) is None
-        found += [(spec, words)] * taken
-    yield from turns.from_variant(base, found)[:FEW] if found else ()
+        return kernel.fitted(spec) == spec and (geometry.refusal(spec, op) or kernel.refuses(spec)) is None
+
+    numbers = [(change, f"another {next(iter(change))}") for change in _numbers(base, op) if taken(change)]
+    others = [(change, words) for change, words in _changes(base, op) if taken(change)]
+    for change, words in (*numbers, *(turns.from_variant(base, others)[:FEW] if others else ())):
+        yield replace(base, **change), words
 
 
 def _changes(spec: CaseSpec, op: Op) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield each option's other value, as a change of the case, and what is other then, in words."""
+    """Yield which inputs are there, and their types and layouts, as changes of the case, and what each is in words."""
     names = {tensor.name for tensor in op.inputs}
     for name in ("weight", "bias", "dresidual_out"):
         if name in names and not op.own:
@@ -35,7 +41,6 @@ def _changes(spec: CaseSpec, op: Op) -> Iterator[tuple[dict[str, Any], str]]:
         own = spec.weight_dtype in (None, spec.dtype)
         other = ("bfloat16" if spec.dtype == "float32" else "float32") if own else None
         yield {"weight_dtype": other}, "weights of another type"
-    yield from ((change, f"another {next(iter(change))}") for change in _numbers(spec, op))
     for tensor in op.inputs:
         if tensor.extent not in ("data", "affine", "sample") or not hasattr(spec, f"{tensor.name}_layout"):
             continue
@@ -62,7 +67,9 @@ def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:
     if "momentum" in op.attrs and spec.training:
         yield {"momentum": 0.1 if spec.momentum == 0.9 else 0.9}
     if any(tensor.extent == "sample" for tensor in op.inputs):
-        yield {"modulation": "token" if spec.modulation == "sample" else "sample"}
+        change = {"modulation": "token" if spec.modulation == "sample" else "sample"}
+        other = replace(spec, **change)  # type: ignore[arg-type]
+        yield from [change] * (geometry.sample_shape(other, op) != geometry.sample_shape(spec, op))
     if any(tensor.extent == "position" for tensor in op.inputs):
         yield {"rotary": "half" if spec.rotary == "full" else "full"}
     if op.view == "rows" and op.chain is None and len(spec.shape) > 2 and all(spec.shape):
