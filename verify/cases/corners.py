@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, count, zip_longest
 from math import ceil, log2
-from typing import Any
+from typing import Any, Literal
 
 from verify_norm.cases import corner_channels as channels
 from verify_norm.cases import corner_groups as groups
@@ -27,6 +27,7 @@ from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import aliased, aliases, differentiable, needed, refusal, row_length
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
 
+ROTARIES: tuple[Literal["full", "half", "quarter"], ...] = ("full", "half", "full", "quarter")
 AT_EVERY_SIZE = ("memory", "determinism", "batch_invariance")  # further runs whose bugs have thresholds of size
 
 
@@ -97,8 +98,7 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
     if "cos" in names:
         other = "contiguous" if spec.batch else LAYOUTS[(number + 2) % 5]
         stays = bool(spec.special) and spec.special_in == "weight"  # the special value, behind what turns
-        turns_by = "half" if stays else ("full", "half", "full", "quarter")[number % 4]
-        spec = replace(spec, rotary=turns_by, cos_layout=layout, sin_layout=other)
+        spec = replace(spec, rotary=ROTARIES[1 if stays else number % 4], cos_layout=layout, sin_layout=other)
     if "variance_size" in op.attrs:
         spec = replace(spec, variance_size=(None, 1, most_of(row_length(spec, op)), 7, LONG)[number % 5])
     if op.scaled:

@@ -184,10 +184,11 @@ def _possible(mode: Mode, run: Run) -> bool:
 
 def _threaded(numbers: Collection[int]) -> tuple[Mode, ...]:
     """Return the mode with each of these numbers of threads."""
-    return tuple(
-        replace(THREADED, wrap=lambda function, device, count=n: wrapping.in_threads(count)(function), number=n)
-        for n in numbers
-    )
+
+    def of(number: int) -> Mode:
+        return replace(THREADED, wrap=lambda function, device: wrapping.in_threads(number)(function), number=number)
+
+    return tuple(map(of, numbers))
 
 
 def _leaves(names: tuple[str, ...]) -> Mode:

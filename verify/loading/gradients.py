@@ -46,7 +46,8 @@ class Graph:
 
     def has_functions(self) -> bool:
         """Return whether an autograd.Function makes an output."""
-        nodes, seen = [t.grad_fn for t in self.outputs.values() if isinstance(t, Tensor)], set()
+        nodes: list[Any] = [t.grad_fn for t in self.outputs.values() if isinstance(t, Tensor)]
+        seen: set[Any] = set()
         while nodes:
             node = nodes.pop()
             if isinstance(node, torch.autograd.function.BackwardCFunction):

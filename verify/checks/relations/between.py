@@ -69,7 +69,7 @@ def failing(tensor: torch.Tensor, after: int) -> torch.Tensor:
         @classmethod
         def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func.__name__ in LEAF:
-                return super().__torch_function__(func, types, args, kwargs or {})
+                return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
             if func.__name__ not in READ:
                 if not left[0]:
                     raise RuntimeError("this tensor fails, to see what an error leaves behind")

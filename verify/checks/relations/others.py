@@ -1,6 +1,6 @@
 """Cases that may come before or after a run's own: with almost its values, of another shape or type, other options."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +39,7 @@ def almost_the_same(run: Run, name: str) -> Iterator[tuple[dict[str, Array | Non
         yield {**case.exact, name: placement.shared(form.round(changed), layout)}, words
 
 
-def one_alone(run: Run, other: dict[str, Array | None]) -> Iterator[tuple[CaseSpec, dict[str, Array | None], str]]:
+def one_alone(run: Run, other: Mapping[str, Array | None]) -> Iterator[tuple[CaseSpec, dict[str, Array | None], str]]:
     """Yield cases whose inputs are the run's but for one, and what that was before in words; two of a case.
 
     What is made of several inputs may be kept by some of them. The new values are larger, so that statistics that are
