@@ -143,6 +143,7 @@ def test_what_a_kernel_takes_and_what_partial_binds_is_kept_and_told():
     assert "--bind eps=1e-06" in str(wrong)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_limits_are_found_and_declared_and_hide_nothing_else():
     """A kernel that computes something else of strided rows; with what is suggested it passes, a worse one does not."""
@@ -288,6 +289,7 @@ def test_shapes_timeout_and_corpus_are_options_too(tmp_path):
     assert (models.settings.shapes, models.settings.examples) == ("models", 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_python_door_loads_no_command_line():
     code = (

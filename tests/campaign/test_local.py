@@ -220,6 +220,7 @@ def test_a_worker_ends_with_its_parent(tmp_path):
     pytest.fail("the worker goes on without its parent")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_kernel_from_plan_to_report(tmp_path, monkeypatch):
     """Nothing stands in for anything: both workers run the real search of a right and of a wrong kernel."""

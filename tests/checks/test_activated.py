@@ -75,6 +75,7 @@ def test_ours_pass_every_check(name, findings):
     assert findings(load(name), (first, *SPECS[1:])) == {}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("act", SLOPES)
 def test_torchs_operations_pass(act, findings):

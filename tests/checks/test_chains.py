@@ -229,6 +229,7 @@ def of_gate(how=""):
     return run
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "how", "wrong"),
@@ -287,6 +288,7 @@ def partial_norm(how=""):
     return run
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "how", "wrong"),

@@ -267,7 +267,7 @@ def test_doctests():
     assert doctest.testmod(power).failed == 0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "output", "dtype"),
@@ -285,6 +285,7 @@ def test_a_run_detects_what_it_says(check, output, dtype, few_corners):
         assert search(quiet, settings).findings == ()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_and_every_ordinary_report_say_it(tmp_path, few_corners):
     few_corners(slice(0, None, 9))

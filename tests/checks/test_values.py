@@ -146,6 +146,7 @@ def test_fused_addition_normalizes_the_sum_or_says_that_it_rounds_it(few_corners
         assert audit(function, "add_rmsnorm_fwd", 0, contract=Contract(residual="rounded"), **unoffset) == set()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_residual_gradient_is_added_after_the_norm(few_corners, unexplained):
     few_corners(slice(0, None, 3))

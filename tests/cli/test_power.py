@@ -116,7 +116,7 @@ def verify(target, report, *options):
     return result, load_report(report.read_text())
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_kernel_is_detected(name, tmp_path, monkeypatch, few_corners, unexplained):
@@ -134,6 +134,7 @@ def test_a_wrong_kernel_is_detected(name, tmp_path, monkeypatch, few_corners, un
     assert replayed.exit_code == 1, replayed.output
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_unaltered_copy_passes(tmp_path, monkeypatch, few_corners):
     MUTANTS["nothing"] = ([], "", set(), 0)

@@ -64,6 +64,7 @@ def test_the_same_bits_exit_with_0(few):
     assert "NaN equals NaN of any sign and payload; 0 and −0 differ" in text
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_kernel_that_ends_its_process_is_survived(few):
     result, text = run(f"{FILE}:plain", f"{FILE}:exits", *OP, "--dtype", "fp32")

@@ -90,7 +90,7 @@ def test_the_modes_of_inputs_that_alone_require_gradients_are_all_sets_of_them()
 def test_what_a_field_may_say():
     assert ways.known("call") == ways.WAYS["call"]
     assert ways.known("autograd") == (*ways.WAYS["autograd"], ways.QUICK)
-    assert set(ways.known("mode")) == {*ways.WAYS["mode"], *ways.sets_of_leaves(), ways.QUICK}
+    assert set(ways.known("mode")) == {*ways.WAYS["mode"], *ways.sets_of_leaves(), *ways.FORMER, ways.QUICK}
 
 
 DOORS = {  # an operator, and whether torch makes its gradients

@@ -14,7 +14,7 @@ PAGES = {path.relative_to(samples.ROOT).as_posix(): path.read_text(encoding="utf
 RUN = [name for name, text in PAGES.items() if any(b.language in ("console", "python") for b in samples.blocks(text))]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_a_page_shows_what_its_commands_print(name):

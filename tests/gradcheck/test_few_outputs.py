@@ -69,6 +69,7 @@ def test_each_input_of_a_loss_is_held_to_its_gradient(dtype):
         assert found == {("value", name) for name in wrong}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", UNUSUAL)
 def test_right_losses_pass_at_unusual_points(dtype):

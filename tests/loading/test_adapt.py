@@ -118,6 +118,7 @@ def frozen_corners():
     return table
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "frozen", "seen"),

@@ -136,6 +136,7 @@ def test_a_package_that_exits_when_it_is_imported_is_one_line(distribution):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_name_of_ours_stays_ours_and_that_is_told(distribution):
     distribution({"layernorm_bwd": "fakenorms:fused", "all": "fakenorms:KERNELS"}, text=MODULE + (

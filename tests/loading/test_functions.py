@@ -114,6 +114,7 @@ def test_what_the_import_of_a_file_replaces(tmp_path):
     del torch.mine
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_torch_replaces_when_a_mode_first_imports_dynamo_is_not_found():
     code = "import torch, sys; from verify_norm.loading.functions import Functions; before = Functions(of_torch=True)\n"

@@ -21,7 +21,7 @@ def run(target, *arguments):
     return CliRunner().invoke(app, ["--kernel", f"{STRANGERS}/{target}", *arguments, *FEW])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "arguments"),
@@ -48,7 +48,7 @@ def test_a_right_kernel_passes(target, arguments, few_corners):
     assert f"PASS {STRANGERS}/{target}" in " ".join(result.stdout.split())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "arguments", "found"),
@@ -81,7 +81,7 @@ DECLARED = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "op", "contract"), DECLARED)
 def test_a_failure_names_the_contract_and_with_it_the_kernel_passes(target, op, contract, few_corners):

@@ -50,6 +50,7 @@ def around():
     return sum(prod(spec.shape) > 0 for spec in small)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "how", "seconds"), [("segfaults", "by SIGSEGV", 100.0), ("waits", " s (in _wait, hostile.py:", 20.0)]

@@ -105,7 +105,7 @@ def gradients(kind=None, factor=1.0, largest=torch.inf):
 CONTIGUOUS = {"unsupported": lambda spec: "dy shares memory" if spec.dy_layout in ("expanded", "scalar") else None}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "specs", "explained"),
@@ -166,7 +166,7 @@ def one_pass(dy, x, weight, bias, eps, normalized_shape):
     return layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "specs"),
@@ -209,7 +209,7 @@ LOSING = ("A20_stats_saved_bf16_fwd", "A21_dw_sum_bf16", "A23_residual_rounded_f
 FEW = [CaseSpec((9, 40), "bfloat16")]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "specs"),
@@ -348,6 +348,7 @@ class SilentlyWrongDerivatives(torch.autograd.Function):
         return rstd * (dy - x * rstd * (dy * x * rstd).mean(-1, keepdim=True)), None
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_way_that_a_contract_leaves_out_explains_nothing():
     """Under inplace=dx:dy there are no derivatives of gradients, but the check tries its other ways."""

@@ -43,6 +43,7 @@ def drawn(seconds, op="layernorm_bwd"):
     return [spec for cases in found for spec in cases], left_out
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", ["layernorm_bwd", "groupnorm_fwd", "batchnorm_bwd"])
 def test_a_slow_kernel_meets_the_same_cases_without_the_large_ones(op):

@@ -29,6 +29,7 @@ FULL = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("error", FULL)
 def test_a_case_that_the_gpu_has_no_room_for_is_told_and_ends_nothing(monkeypatch, error, few_corners):

@@ -190,6 +190,7 @@ def test_many_rows_are_summed_where_that_takes_little_time(pause):
     assert [skip.cases for skip in slow.skipped if "rows are slow" in skip.reason] == [len(corner_rows.MANY_ROWS)]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_batch_is_as_large_as_the_kernels_time_allows(pause):
     """What begins at 4096 rows is detected; a kernel that is slow for each row is not run with so many."""

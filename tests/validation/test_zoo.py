@@ -33,6 +33,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["zoo", *map(str, arguments)])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_detects_passes_scores_and_asks_other_policies(tmp_path):
     path = tmp_path / "zoo.json"

@@ -70,6 +70,7 @@ def test_options_that_the_kernel_does_not_take_are_passed_over():
     }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("shape", [(0, 6, 4), (2, 1)])
 def test_each_case_can_be_made(op, shape):

@@ -106,7 +106,7 @@ def agree(norms, got, want, terms, names=("y", "dx", "dweight", "dbias")):
         norms.close(name, a, b, 4 * norms.bounds.__globals__["height"](terms) * 2.0**-24 * b.abs().max() * 4)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "groups", "layouts"),

@@ -29,7 +29,7 @@ def ids(examples):
     return [example.name for example in examples]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @interpreted
 @pytest.mark.parametrize("example", WRONG, ids=ids(WRONG))

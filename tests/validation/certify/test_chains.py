@@ -28,6 +28,7 @@ def failed(*names):
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [*NAMES, *FEW_BITS, "add_layernorm", "instancenorm", "add | rmsnorm | modulate | gelu"]
