@@ -12,6 +12,7 @@ import torch
 from checking import ROWS, layernorm_fwd
 from exact import exact
 from norms import layernorm
+from torch.utils import _python_dispatch
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, calls
@@ -215,6 +216,21 @@ def test_outputs_that_do_not_outlive_the_inputs():
         return made
 
     assert "although the caller still holds it" in said(layernorm_fwd, "many")["y"]
+
+
+def test_two_threads_leave_torchs_flags_of_its_modes_as_they_were(monkeypatch):
+    """They are of the process: where one thread leaves a mode while the other is in one, they stay on."""
+    monkeypatch.setattr(_python_dispatch, "_is_in_torch_dispatch_mode", False)
+    left = _python_dispatch.TorchDispatchMode.__exit__
+
+    def left_on(mode, *of):
+        left(mode, *of)
+        if threading.current_thread() is not threading.main_thread():
+            _python_dispatch._is_in_torch_dispatch_mode = True
+
+    monkeypatch.setattr(_python_dispatch.TorchDispatchMode, "__exit__", left_on)
+    assert said(layernorm(), "threads") == {}
+    assert _python_dispatch.is_in_torch_dispatch_mode() is False
 
 
 def test_a_converted_weight_kept_by_its_address():

@@ -11,6 +11,7 @@ from threading import Barrier
 
 import numpy as np
 import torch
+from torch.utils import _python_dispatch
 
 from verify_norm.cases import make, transfer
 from verify_norm.checks.check import check, finding
@@ -224,13 +225,8 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
             runs.append(called_once(built(run, values)))
         return runs
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH)
-    try:
-        with _in_series(), ThreadPoolExecutor(2) as pool:
-            both = list(pool.map(called, ({}, other)))
-    finally:
-        sys.setswitchinterval(interval)
+    with _in_series(), _at_the_same_time(), ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(called, ({}, other)))
     for values, runs in zip(({}, other), both, strict=True):
         usual = alone(run, values)
         for one in runs:
@@ -238,6 +234,19 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
             if found:
                 yield from found
                 return
+
+
+@contextmanager
+def _at_the_same_time() -> Iterator[None]:
+    """Let threads take turns often, and put torch's flags of its modes back, which two threads may leave on."""
+    interval = sys.getswitchinterval()
+    flags = {name: value for name, value in vars(_python_dispatch).items() if isinstance(value, bool)}
+    sys.setswitchinterval(SWITCH)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        vars(_python_dispatch).update(flags)
 
 
 CALLS: dict[str, Callable[[Run, Exact], Iterator[Difference]]] = {
