@@ -335,6 +335,7 @@ print(report.checked, len(report.findings))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_triton_kernel_of_a_script_that_has_no_interpreter(tmp_path):
     """The script cannot be imported again, so its kernels run as they were compiled: for a GPU."""

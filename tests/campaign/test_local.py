@@ -54,6 +54,7 @@ def outcomes(path, kernels, jobs, monkeypatch):
         )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_ends_one_worker_is_done_again_or_a_finding_and_ends_no_other(tmp_path, monkeypatch, capfd):
     kernels = ("right", f"killed:{tmp_path / 'killed'}", f"once:{tmp_path / 'once'}", "prints")

@@ -62,7 +62,7 @@ def unmet(pairs):
     return [(pairs.values[i][1], pairs.values[j][1]) for i in count for j in range(i) if pairs.missing[i] >> j & 1]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", SOME)
 def test_all_possible_pairs_meet(op):

@@ -44,7 +44,7 @@ def test_the_axes_have_every_value_of_a_choice(name):
             assert named <= ways.get(choice, named if len(values) == 1 else set()), choice
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_choice_is_in_the_corner_table_or_the_covering_array(name):

@@ -174,6 +174,7 @@ def l2(how=""):
     return run
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "how", "wrong"),

@@ -96,6 +96,7 @@ def test_a_declared_rounding_order_is_no_error_and_an_undeclared_one_is(few_corn
     assert audit(rmsnorm("llama"), "rmsnorm_fwd", 0) == {("accuracy", "y"), ("distribution", "y")}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_more_accurate_than_declared_is_no_error(few_corners):
     few_corners(FIFTH)
@@ -129,6 +130,7 @@ def add_rmsnorm_bwd(dy, dresidual_out, residual_out, weight, eps, normalized_sha
     return dx.to(dy.dtype), dweight[0].to(weight.dtype) if dweight else None
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_fused_addition_normalizes_the_sum_or_says_that_it_rounds_it(few_corners, unexplained):
     few_corners(FIFTH)

@@ -91,6 +91,7 @@ def test_only_the_checks_and_dtypes_asked_for(tmp_path):
     assert {tally.dtype for tally in report.tallies if tally.output == "y"} == {"bfloat16"}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_same_seed_is_the_same_run():
     def cases(seed):

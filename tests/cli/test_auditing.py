@@ -50,6 +50,7 @@ def audited(path, attribute, *more):
     return run("audit", "--kernel", f"{path}:{attribute}", "--op", "rmsnorm_fwd", *quick, *more)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_audit_is_printed_and_written(path, tmp_path, few_corners):
     few_corners(slice(12))

@@ -12,6 +12,7 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_certify_proves_one_operator(tmp_path):
     path = tmp_path / "certificate.json"

@@ -86,6 +86,7 @@ def test_statistics_that_require_no_gradient_are_left_out():
     assert report.compared[0].local < 1e-9
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("narrow", ["float32", "bfloat16", "float16", ""])
 def test_a_gradient_that_is_wrong_in_one_narrower_type_alone(narrow):

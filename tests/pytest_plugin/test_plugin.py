@@ -234,6 +234,7 @@ def test_a_report_that_cannot_be_written_after_all_is_told(pytester):
     run.stdout.fnmatch_lines(["ERROR: cannot write r.json: *"])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ctrl_c_ends_the_search_too(project):
     command = [sys.executable, "-m", "pytest", "-q", "-k", "rmsnorm_fwd-accuracy and right", "--norm-examples=100000"]

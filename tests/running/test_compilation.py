@@ -132,6 +132,7 @@ print(METER.total.kernels, METER.total.cached, METER.total.seconds > 0)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_second_process_finds_what_the_first_has_compiled(tmp_path):
     """Whatever the seed of hashes and the working folder are: our loader gives a file's kernel the same key."""

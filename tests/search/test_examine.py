@@ -49,6 +49,7 @@ def test_a_case_that_the_gpu_has_no_room_for_is_told_and_ends_nothing(monkeypatc
     assert {tally.dtype for tally in report.tallies} == {"float16", "bfloat16"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("error", FULL)
 def test_a_check_that_the_gpu_has_no_room_for_takes_no_other_finding_with_it(monkeypatch, error):

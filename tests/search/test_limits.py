@@ -230,6 +230,7 @@ def test_a_right_kernel_passes_within_its_limits():
     assert report.coverage.refused == sum(reasons.values())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "check", "said"),

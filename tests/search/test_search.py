@@ -44,6 +44,7 @@ def drawn_alone(monkeypatch, few_corners):
     monkeypatch.setattr(sweep, "covering_cases", lambda *_: ())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_covers_every_dtype_and_layout():
     backward = Kernel("k", "layernorm_bwd", run=layernorm_bwd(), forward_run=layernorm())
@@ -169,6 +170,7 @@ def test_a_case_of_another_operator_is_refused():
         replay(Kernel("k", "rmsnorm_fwd", run=lambda x: x), CaseSpec((2, 3), num_groups=3), Settings())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_many_rows_are_summed_where_that_takes_little_time(pause):
     """A backward that adds the first 1024 rows alone is detected; one that is slow for each row passes without them."""

@@ -119,6 +119,7 @@ def test_shared_groups(norms, device, small, shape, groups, layouts):
     agree(norms, ours(*case), exact(*case), case[1].numel())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("together", [0, 2048], ids=["merged apart", "merged by the results"])
 @pytest.mark.parametrize("activation", [None, "silu", "gelu"])
@@ -148,6 +149,7 @@ def test_more_sums_than_are_merged_at_once(norms, device, small, shape, groups, 
     agree(norms, ours(*case), exact(*case), case[1].numel())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])

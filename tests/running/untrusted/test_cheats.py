@@ -32,6 +32,7 @@ def corners(few_corners, unexplained):
     few_corners(slice(6))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHEATS)
 def test_cheats_are_detected(name, monkeypatch):
