@@ -113,7 +113,7 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     elif layout == "every_other":
         step = 2
     elif layout == "offset":
-        front += BEYOND + (1 if shape[-1:] == () or shape[-1] % VECTOR else MISALIGNED[prod(shape[:-1]) % 4])
+        front += BEYOND + (MISALIGNED[prod(shape[:-1]) % 4] if shape and shape[-1] % VECTOR == 0 else 1)
     elif layout == "own":
         front = 0
     strides, size = [0] * rank, step

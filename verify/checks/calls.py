@@ -1,6 +1,5 @@
 """Calls: what a kernel, or one instance of a module, keeps from one call to another, and what two threads share."""
 
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
 from verify_norm.running import packed
-from verify_norm.running.surroundings import left
+from verify_norm.running.surroundings import left, switching
 
 FEWEST, MOST = 16, 100  # calls whose outputs are held
 KEPT = 2**5  # what is kept of a call shows by at least such a part of what its values change
@@ -225,7 +224,7 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
             runs.append(called_once(built(run, values)))
         return runs
 
-    with _in_series(), _at_the_same_time(), ThreadPoolExecutor(2) as pool:
+    with _in_series(), switching(SWITCH), _flags_of_modes(), ThreadPoolExecutor(2) as pool:
         both = list(pool.map(called, ({}, other)))
     for values, runs in zip(({}, other), both, strict=True):
         usual = alone(run, values)
@@ -237,15 +236,12 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
 
 
 @contextmanager
-def _at_the_same_time() -> Iterator[None]:
-    """Let threads take turns often, and put torch's flags of its modes back, which two threads may leave on."""
-    interval = sys.getswitchinterval()
+def _flags_of_modes() -> Iterator[None]:
+    """Put torch's flags of its modes back, which two threads may leave on."""
     flags = {name: value for name, value in vars(_python_dispatch).items() if isinstance(value, bool)}
-    sys.setswitchinterval(SWITCH)
     try:
         yield
     finally:
-        sys.setswitchinterval(interval)
         vars(_python_dispatch).update(flags)
 
 

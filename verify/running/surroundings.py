@@ -1,5 +1,6 @@
 """What a call must leave as it is, besides memory: state of the whole process, and what its arguments are."""
 
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -74,6 +75,17 @@ def able_to_judge(*, gpu: bool) -> Iterator[None]:
         for (read, restore), was in zip(known.values(), before, strict=True):
             if read() != was:
                 restore(was)
+
+
+@contextmanager
+def switching(seconds: float) -> Iterator[None]:
+    """Let a thread that waits for Python's lock have it after so many seconds, until the end of the block."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _difference(before: Any, now: Any) -> str:

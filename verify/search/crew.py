@@ -6,7 +6,6 @@ order of the parts, as if there were one process: so a run finds the same whatev
 """
 
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +20,7 @@ from verify_norm.running import gpu_memory
 from verify_norm.running.isolate import Isolated
 from verify_norm.running.patience import kind
 from verify_norm.running.runners import Runner
+from verify_norm.running.surroundings import switching
 from verify_norm.search.examine import NO_ROOM, Examined
 
 # On a GPU a case is mostly Python, NumPy and Triton's compiler on one core, and the GPU waits. On a CPU the kernel has
@@ -191,9 +191,7 @@ class Crew:
                 part(Lane(self._first, at_once))
             return
         given: deque[_Given] = deque()
-        usually = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH)
-        with ThreadPoolExecutor(self.number) as threads:
+        with switching(SWITCH), ThreadPoolExecutor(self.number) as threads:
             try:
                 self._run(parts, threads, given)
             except BaseException as error:
@@ -207,7 +205,6 @@ class Crew:
                             one.enter_so_far()
                 raise
             finally:
-                sys.setswitchinterval(usually)
                 for process in self._isolated[1:]:
                     process.close()
                 self._isolated[0].resume()
