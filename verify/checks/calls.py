@@ -13,9 +13,10 @@ import torch
 from torch.utils import _python_dispatch
 
 from verify_norm.cases import make, transfer
+from verify_norm.cases.make import Exact
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.between import between
-from verify_norm.checks.relations.held import Exact, Held, alone, built, over_bound, placed
+from verify_norm.checks.relations.held import Held, alone, built, over_bound, placed
 from verify_norm.checks.relations.others import almost_the_same, nudged, one_alone
 from verify_norm.checks.relations.rerun import Difference, cheap, differences, once_more, steady
 from verify_norm.core import judge, ways

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from verify_norm.cases import make, turns
-from verify_norm.checks.relations.held import Exact, Held, alone, built, over_bound
+from verify_norm.cases.make import Exact
+from verify_norm.checks.relations.held import Held, alone, built, over_bound
 from verify_norm.checks.relations.options import one_option
 from verify_norm.checks.relations.others import other_options, others_between
 from verify_norm.checks.relations.rerun import Difference, differences, once_more, other_shape

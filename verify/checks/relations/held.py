@@ -1,19 +1,17 @@
 """Calls that follow each other: one instance of a module serves them, and each must be like a call in fresh memory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from verify_norm.cases import make, placement
+from verify_norm.cases.make import Exact
 from verify_norm.checks.relations.rerun import Difference, element, once_more, rerun
 from verify_norm.core import judge
-from verify_norm.core.dtypes import Array
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
-
-Exact = Mapping[str, Array | None]
 
 
 @dataclass(slots=True)
