@@ -10,6 +10,7 @@ from norms import layernorm, layernorm_bwd, rows
 
 from verify_norm.cases import make
 from verify_norm.cases.corners import corners
+from verify_norm.cases.placement import placement
 from verify_norm.checks import CHECKS, invariance
 from verify_norm.checks.relations.rerun import taken
 from verify_norm.core.finding import Finding, Observed
@@ -35,6 +36,23 @@ def said(function, spec=SPEC, op="layernorm_fwd", contract=PROMISED):
 def findings(*given):
     """The findings among them."""
     return [item for item in said(*given) if isinstance(item, Finding)]
+
+
+@pytest.mark.parametrize("inner", [(8,), (16,), (24,), (7,), (64,), (3, 32), (4, 5, 8)])
+@pytest.mark.parametrize("layout", invariance.LAYOUTS)
+def test_rows_alone_lie_as_they_lie_among_others(layout, inner):
+    offsets, strides = zip(*((p.offset, p.strides) for p in (placement((m, *inner), layout) for m in range(1, 9))))
+    assert len(set(offsets)) == len(set(strides)) == 1
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (4, 16), (3, 32), (5, 64)])
+@pytest.mark.parametrize("layout", invariance.LAYOUTS)
+def test_bits_may_depend_on_how_a_row_is_aligned(layout, shape):
+    def by_alignment(x, weight, bias, eps, normalized_shape):
+        aligned = x.data_ptr() % 16 == 0 and x.stride(0) * x.element_size() % 16 == 0
+        return layernorm("float64" if aligned else "")(x, weight, bias, eps, normalized_shape)
+
+    assert not findings(by_alignment, replace(SPEC, shape=shape, x_layout=layout))
 
 
 @pytest.mark.parametrize("how", ["by count", "by place"])

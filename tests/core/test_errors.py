@@ -29,6 +29,20 @@ def test_the_first_line_of_a_message():
     assert one_line(ValueError("expected 2\ngot 3")) == "ValueError: expected 2"
 
 
+def test_triton_says_why_behind_the_code_it_quotes():
+    quoted = "at 3:4:\ndef kernel(P):\n    a = 1\n    inner(P)\n    ^"
+    with pytest.raises(RuntimeError) as caught:
+        raise RuntimeError(quoted) from ValueError(
+            "at 2:4:\ndef inner(P):\n    tl.store(P, v)\n      ^\nv is not defined\nhint"
+        )
+    assert one_line(caught.value) == "RuntimeError: v is not defined in `tl.store(P, v)`"
+    with pytest.raises(RuntimeError) as caught:
+        raise RuntimeError(quoted) from KeyError("v")
+    assert one_line(caught.value) == "RuntimeError: KeyError: 'v' in `inner(P)`"
+    assert one_line(RuntimeError(quoted)) == "RuntimeError: (no reason given) in `inner(P)`"
+    assert first_line(RuntimeError("at 3:4:")) == "at 3:4:"
+
+
 def test_without_a_message_the_code_that_raised():
     with pytest.raises(AssertionError) as caught:
         raise AssertionError

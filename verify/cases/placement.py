@@ -21,8 +21,8 @@ WHOLE = 64  # elements: a gap in which they keep it
 VECTOR = 8  # elements: of 16 bytes in a type of 16 bits
 GUARD = 64  # elements on each side: more than one vector load, less than what would cost time
 BEYOND = 2**16  # elements: an offset that 16 bits do not hold
-# Elements beyond it where rows are whole vectors, by the number of rows: an odd address, or one of half a vector in a
-# type of 32 bits, or of 16 bits.
+# Elements beyond it where rows are whole vectors, by their length: an odd address, or one of half a vector in a type of
+# 32 bits, or of 16 bits. Rows alone must lie as they lie among others, so the number of rows has no say.
 MISALIGNED = (1, 1, 2, 4)
 FAR = 2**31  # elements: the first offset that 32 bits do not hold
 FULL = (
@@ -69,7 +69,7 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     elements, without guards, as users have it: a kernel cannot tell by it that it is tested.
 
     "offset" begins beyond 2¹⁶ elements, at an odd one or at half a vector. The gaps of "row_strided" are odd, or whole
-    vectors where rows are. "loose" is contiguous, with a stride of 0 along each dimension of at
+    vectors where rows are. The number of rows changes neither. "loose" is contiguous, with a stride of 0 along each dimension of at
     most one element, which torch leaves open, as `t.expand(M, N)[:1]`.
 
     "far" puts the last index of the first dimension beyond 2³¹ elements. With two indices the stride itself needs 64
@@ -109,11 +109,11 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
         repeated = range(rank)[REPEATED[layout][1]]
         padded = [1 if axis in repeated else n for axis, n in enumerate(shape)]
     elif layout == "row_strided" and rank > 1:
-        padded[-1] += WHOLE if shape[-1] % VECTOR == shape[0] % 2 == 0 else GAP
+        padded[-1] += WHOLE if shape[-1] % VECTOR == shape[-1].bit_length() % 2 == 0 else GAP
     elif layout == "every_other":
         step = 2
     elif layout == "offset":
-        front += BEYOND + (MISALIGNED[prod(shape[:-1]) % 4] if shape and shape[-1] % VECTOR == 0 else 1)
+        front += BEYOND + (MISALIGNED[shape[-1].bit_length() % 4] if shape and shape[-1] % VECTOR == 0 else 1)
     elif layout == "own":
         front = 0
     strides, size = [0] * rank, step

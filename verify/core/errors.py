@@ -93,18 +93,31 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
+_PLACED = re.compile(r"at \d+:\d+:\n(?:.*\n)*?(?P<code>.*)\n *\^(?:\n(?P<why>.*))?")
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of the message; without a message, the line of code that raised the error.
 
+    Triton begins with a place and quotes code before it says why: the why, and the last line of the code.
+
     >>> first_line(ValueError("expected 2 values\\ngot 3"))
     'expected 2 values'
+    >>> first_line(ValueError("at 2:4:\\ndef kernel(P):\\n    tl.store(P, v)\\n    ^\\nNameError('v is not defined')"))
+    "NameError('v is not defined') in `tl.store(P, v)`"
     """
     try:
-        lines = str(error).strip().splitlines()
+        text = str(error).strip()
     except Exception:  # a class of the user's may have no text
-        lines = []
-    if lines:
-        return lines[0]
+        text = ""
+    if placed := _PLACED.match(text):
+        inner = error.__cause__  # met in a function that the kernel calls
+        if inner is not None and _PLACED.match(str(inner)):
+            return first_line(inner)
+        why = placed["why"] or ("(no reason given)" if inner is None else one_line(inner))
+        return f"{why} in `{placed['code'].strip()}`"
+    if text:
+        return text.splitlines()[0]
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
