@@ -243,7 +243,8 @@ def forward_turn(
         gdc_launch_dependents()
     size, sx, sy = (C, G, CG, UC, S, members), (sxb, sxc, sxs), (syb, syc, sys)
     sums, number = role(summed, K.SUMS)
-    if sums:
-        member(X, P, summing + number, plane, C, UC, S, members, sx, K)
-    else:
+    if K.SUMS:  # else there may be no P, and Triton compiles what a tensor, even one of False, keeps from running
+        if sums:
+            member(X, P, summing + number, plane, C, UC, S, members, sx, K)
+    if not sums:
         results(X, Y, W, B, Mean, Rstd, RM, RV, P, number, begin, plane, size, sx, sy, eps, momentum, K)

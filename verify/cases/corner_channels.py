@@ -26,7 +26,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
     ),
     "sizes": (
         ((4, 6, 5, 7), {}),
-        ((2, 2, 70, 70), {}),  # a channel of more than one tile
+        ((4, 1, 128, 130), {}),  # a channel that one program does not hold
         ((2, 4, 3), OWN),  # nothing tells that it is a test
         ((2, 1), {}),  # the smallest: the unbiased variance is twice the biased one
         ((1, 3, 7), {}),  # one sample: InstanceNorm's statistics
