@@ -300,7 +300,8 @@ def test_a_capture_that_fails_leaves_the_stream_and_the_allocator_as_they_were(g
 @pytest.mark.parametrize(
     ("device", "autograd", "graphs"), [("cuda:1", False, True), ("cuda:1", True, False), ("cpu", False, False)]
 )
-def test_a_graph_is_a_mode_of_a_kernel_on_a_gpu(device, autograd, graphs):
+def test_a_graph_is_a_mode_of_a_kernel_on_a_gpu(device, autograd, graphs, monkeypatch):
+    monkeypatch.setattr(modes.captures, "MISROUTES", False)  # torch 2.11 does: there it depends on the arguments
     case = SimpleNamespace(op=OPS["layernorm_bwd"], device=device, spec=SPEC)
     run = SimpleNamespace(
         case=case, kernel=SimpleNamespace(autograd=autograd, later=None, contract=Contract()), damage=()

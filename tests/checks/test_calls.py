@@ -364,10 +364,18 @@ def test_a_result_of_a_former_call_whatever_the_number_of_calls_before(right_cal
 
 
 def test_a_writer_that_comes_after_the_call():
+    """It waits for the next call, so that no machine is too fast or too slow for it."""
+    writers = []
+
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        for called, writer in writers:
+            called.set()
+            writer.join()
         y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
-        if threading.active_count() < 40:
-            threading.Timer(0.03, lambda: y.zero_()).start()
+        called = threading.Event()
+        writer = threading.Thread(target=lambda: called.wait(1.0) and y.zero_(), daemon=True)
+        writer.start()
+        writers[:] = [(called, writer)]
         return y, mean, rstd
 
     assert "y" in said(layernorm_fwd, "many")

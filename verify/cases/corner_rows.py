@@ -123,7 +123,7 @@ ROW_CORNERS: Topics = {
         ((64, 1000), {"batch": 300}),
         ((259, 24), {"x_layout": "offset"}),
         ((63, 1016), {"batch": 257}),
-        ((70, 24), {"x_layout": "offset"}),  # more rows than programs, and no multiple
+        ((70, 16), {"x_layout": "offset"}),  # more rows than programs, and no multiple
         ((65, 900), {"batch": 256}),
         ((129, 72), {"dy_data": "zero_rows"}),  # masked tokens
         ((66, 30), {"dy_data": "zero_columns", "eps": 3e-8}),
@@ -163,7 +163,7 @@ ROW_CORNERS: Topics = {
     ),
     "data": (
         ((2, 8192), {"data": "channel"}),  # x̂ up to 90: the massive activations of a large model
-        ((3, 200), {"data": "heavy", "dy_layout": "offset", "bias_layout": "offset"}),
+        ((3, 208), {"data": "heavy", "dy_layout": "offset", "bias_layout": "offset"}),
         ((2, 256), {"data": "alternating", "dy_layout": "offset", "bias_layout": "offset"}),
         ((4, 31), {"data": "integers"}),
         ((7, 130), {"data": "uneven", "eps": 3e-8}),  # what the first row decides for others

@@ -21,9 +21,9 @@ WHOLE = 64  # elements: a gap in which they keep it
 VECTOR = 8  # elements: of 16 bytes in a type of 16 bits
 GUARD = 64  # elements on each side: more than one vector load, less than what would cost time
 BEYOND = 2**16  # elements: an offset that 16 bits do not hold
-# Elements beyond it where rows are whole vectors, by their length: an odd address, or one of half a vector in a type of
-# 32 bits, or of 16 bits. Rows alone must lie as they lie among others, so the number of rows has no say.
-MISALIGNED = (1, 1, 2, 4)
+# Elements beyond it where rows are whole vectors, by their length: half a vector in a type of 16 or 32 bits, or
+# an odd address. Rows alone must lie as they lie among others, so the number of rows has no say.
+MISALIGNED = (4, 2, 1, 1)
 FAR = 2**31  # elements: the first offset that 32 bits do not hold
 FULL = (
     "CUDA error: out of memory",
@@ -109,11 +109,11 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
         repeated = range(rank)[REPEATED[layout][1]]
         padded = [1 if axis in repeated else n for axis, n in enumerate(shape)]
     elif layout == "row_strided" and rank > 1:
-        padded[-1] += WHOLE if shape[-1] % VECTOR == shape[-1].bit_length() % 2 == 0 else GAP
+        padded[-1] += WHOLE if shape[-1] % VECTOR == _turn(shape[-1]) % 2 == 0 else GAP
     elif layout == "every_other":
         step = 2
     elif layout == "offset":
-        front += BEYOND + (MISALIGNED[shape[-1].bit_length() % 4] if shape and shape[-1] % VECTOR == 0 else 1)
+        front += BEYOND + (MISALIGNED[_turn(shape[-1]) % 4] if shape and shape[-1] % VECTOR == 0 else 1)
     elif layout == "own":
         front = 0
     strides, size = [0] * rank, step
@@ -130,6 +130,15 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
         strides[0] = max(size // shape[0], -(-FAR // (shape[0] - 1) // GUARD) * GUARD)
         front += FAR
     return Placement(tuple(strides), front, extent(shape, strides))
+
+
+def _turn(length: int) -> int:
+    """Return a number by which lengths take turns, multiples and powers of two as well.
+
+    >>> [_turn(n) % 4 for n in (8, 16, 24, 32, 64, 128)]
+    [1, 3, 0, 2, 3, 0]
+    """
+    return length // VECTOR + length.bit_length()
 
 
 def applies(layout: str, shape: tuple[int, ...]) -> bool:
