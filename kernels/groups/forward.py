@@ -243,7 +243,7 @@ def forward_turn(
         gdc_launch_dependents()
     size, sx, sy = (C, G, CG, UC, S, members), (sxb, sxc, sxs), (syb, syc, sys)
     sums, number = role(summed, K.SUMS)
-    if K.SUMS:  # else there may be no P, and Triton compiles what a tensor, even one of False, keeps from running
+    if K.SUMS:  # noqa: SIM102  # a constant keeps Triton from compiling what follows, without a P; `sums` does not
         if sums:
             member(X, P, summing + number, plane, C, UC, S, members, sx, K)
     if not sums:

@@ -138,6 +138,19 @@ def test_every_size_of_type_has_tensors_at_half_a_vector(op):
         assert met == ({2, 4} if alike else set())
 
 
+@pytest.mark.parametrize("op", [n for n, op in OPS.items() if op.view == "rows" and "modulate" not in n])  # of rank 3
+def test_rows_of_whole_vectors_have_gaps_of_whole_vectors_and_others(op):
+    """A kernel may take a row at a stride of whole vectors for packed ones."""
+    names = {"x", "residual_out", "dy", "dresidual_out"} & {tensor.name for tensor in OPS[op].inputs}
+    met: dict[str, set[bool]] = {"x": set(), "dy": set()}
+    for spec, name in product(corners.corners(OPS[op], DTYPES), names):
+        if len(spec.shape) == 2 and spec.shape[-1] % 8 == 0 and geometry.layout_of(spec, name) == "row_strided":
+            gap = placement.placement(spec.shape, "row_strided").strides[0] - spec.shape[-1]
+            met["dy" if name.startswith("d") else "x"].add(gap % 8 == 0)
+    assert met["x"] == {True, False}
+    assert True in met["dy"] or names.isdisjoint(("dy", "dresidual_out"))
+
+
 @pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.view != "channels"])
 def test_every_type_has_batches_of_servings_size(op):
     table, on_gpu = (corners.corners(OPS[op], DTYPES, gpu=gpu) for gpu in (False, True))

@@ -41,8 +41,7 @@ def findings(*given):
 @pytest.mark.parametrize("inner", [(8,), (16,), (24,), (7,), (64,), (3, 32), (4, 5, 8)])
 @pytest.mark.parametrize("layout", invariance.LAYOUTS)
 def test_rows_alone_lie_as_they_lie_among_others(layout, inner):
-    offsets, strides = zip(*((p.offset, p.strides) for p in (placement((m, *inner), layout) for m in range(1, 9))))
-    assert len(set(offsets)) == len(set(strides)) == 1
+    assert len({replace(placement((m, *inner), layout), extent=0) for m in range(1, 9)}) == 1
 
 
 @pytest.mark.parametrize("shape", [(3, 8), (4, 16), (3, 32), (5, 64)])

@@ -49,7 +49,7 @@ ROW_CORNERS: Topics = {
         ((5, 128), {"x_layout": "every_other", "dy_layout": "offset", "bias_layout": "offset"}),
         ((5, 48), {"x_layout": "expanded"}),
         ((1, 88), LOOSE),  # one row, of stride 0
-        ((6, 64), {"x_layout": "row_strided", "dy_layout": "row_strided"}),  # gaps of whole vectors
+        ((6, 72), {"x_layout": "row_strided", "dy_layout": "row_strided"}),  # gaps of whole vectors
         ((2, 5, 3, 16), INNER),  # heads of a fused projection
     ),
     "layouts of dy": (

@@ -69,8 +69,8 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     elements, without guards, as users have it: a kernel cannot tell by it that it is tested.
 
     "offset" begins beyond 2¹⁶ elements, at an odd one or at half a vector. The gaps of "row_strided" are odd, or whole
-    vectors where rows are. The number of rows changes neither. "loose" is contiguous, with a stride of 0 along each dimension of at
-    most one element, which torch leaves open, as `t.expand(M, N)[:1]`.
+    vectors where rows are. The number of rows changes neither. "loose" is contiguous, with a stride of 0 along each
+    dimension of at most one element, which torch leaves open, as `t.expand(M, N)[:1]`.
 
     "far" puts the last index of the first dimension beyond 2³¹ elements. With two indices the stride itself needs 64
     bits; with more the stride fits 32 bits and its product with the index does not. A product that wraps is negative:
