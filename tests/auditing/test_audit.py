@@ -78,6 +78,7 @@ def test_a_right_kernel_passes_its_audit():
     assert "PASS rmsnorm_fwd_torch: every check passes" in printed(found)
 
 
+@pytest.mark.nightly
 def test_a_part_in_which_the_kernel_is_lost_is_skipped_with_the_reason(monkeypatch):
     monkeypatch.setattr("verify_norm.auditing.audit.CASES", 2)
     kernel = registry.load("tests/support/hostile.py:exits", "rmsnorm_fwd")

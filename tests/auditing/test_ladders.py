@@ -123,6 +123,7 @@ def test_the_growth_with_length_shows_sequential_sums():
     assert right.first_over is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["rmsnorm_fwd", "groupnorm_fwd", "add_rmsnorm_bwd", "batchnorm_fwd", "batchnorm_bwd", "instancenorm_fwd"]

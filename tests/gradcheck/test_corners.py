@@ -41,6 +41,7 @@ def test_a_hundredth_and_a_row_show(name, dtype):
         assert checks(changed(CORNERED[name], element_doubled), **options) == {("value", "x")}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), [("relu", "float32")])  # benchmarks/gradcheck.py has the others
 def test_a_large_tensor_does_not_hide_them(name, dtype):

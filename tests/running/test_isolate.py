@@ -50,10 +50,13 @@ def around():
     return sum(prod(spec.shape) > 0 for spec in small)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "how", "seconds"), [("segfaults", "by SIGSEGV", 100.0), ("waits", " s (in _wait, hostile.py:", 20.0)]
+    ("name", "how", "seconds"),
+    [
+        ("segfaults", "by SIGSEGV", 100.0),
+        pytest.param("waits", " s (in _wait, hostile.py:", 20.0, marks=pytest.mark.nightly),
+    ],
 )
 def test_what_no_process_survives_is_a_finding(name, how, seconds, few_corners):
     few_corners(LARGE)

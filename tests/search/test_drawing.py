@@ -131,6 +131,7 @@ def test_what_begins_in_large_cases_is_detected_there(changed, check):
     assert not any(examine(right, spec, (check,), "cpu", further=further).findings for spec in large[:3])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_right_kernel_passes_in_large_cases_and_one_that_is_slow_for_a_row_meets_none(pause):
     rows = []

@@ -11,6 +11,7 @@ from verify_norm.core.spec import Contract
 from verify_norm.report.compare.compare import compare
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [{"one_pass": True}, {"ddof": 1}, {"early": True}])
 def test_a_wrong_kernel_is_worse(wrong, few_corners):
