@@ -230,6 +230,7 @@ def test_axes_of_memory_are_those_of_layouts_and_of_one_tensor_for_two_inputs():
     alias = axis("layernorm_bwd", "alias")
     assert alias.beside == ("dtype", "rows", "N")
     assert {"inputs apart", "one tensor x:dy"} <= set(alias.ways)
+    assert alias.ways["inputs apart"] == [{"alias": ""}]
 
 
 def test_layouts_are_those_that_a_tensor_may_have():
@@ -252,6 +253,11 @@ def test_types_meet_lengths_that_hide_nothing_beside_each_option():
     assert "N ≤ 1" in HIDING
     assert both.ways == {f"{dtype}, {n}": [(f"dtype {dtype}", n)] for dtype in TYPES for n in lengths}
     assert both.read(CaseSpec((4, 31), "bfloat16")) == "bfloat16, N ≤ 31"
+    space = axis("groupnorm_fwd", "type and length")
+    assert set(space.ways) == {
+        f"{dtype}, positions {n}" for dtype in TYPES for n in ("≤ 1", "≤ 63", "≤ 1023", "> 1023")
+    }
+    assert space.read(CaseSpec((2, 6, 70), num_groups=3)) == "float32, positions ≤ 1023"
 
 
 def test_a_check_meets_all_free_axes_where_the_case_names_it():

@@ -137,6 +137,11 @@ def test_named_scales_and_another_type_of_weight_are_those_of_the_type(dtype, we
     assert corners.scaled({}, dtype) == {"log2_scale": 0, "dy_log2_scale": 0}
 
 
+@pytest.mark.parametrize(("length", "most"), [(1, 1), (2, 1), (3, 2), (4, 3), (1024, 768)])
+def test_most_of_a_row_is_three_quarters_and_one_element_at_least(length, most):
+    assert corners.most_of(length) == most
+
+
 @pytest.mark.parametrize(
     ("op", "sizes"),
     [

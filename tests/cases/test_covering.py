@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from verify_norm.cases import covering
+from verify_norm.cases import covering, turns
 from verify_norm.cases.axes import Axis, axes
 from verify_norm.cases.corners import corners
 from verify_norm.cases.covering import Pairs
@@ -181,6 +181,18 @@ def test_every_case_of_an_array_adds_a_pair_and_all_that_are_possible_meet(few):
     assert (beside.rows, beside.pairs) == ((), array.pairs)  # what meets in the table need not meet again
 
 
+def test_a_pair_is_tried_once_also_where_no_case_has_it(few, monkeypatch):
+    tried, best = [], covering._best
+
+    def noted(pairs, one, two, *rest):
+        tried.append(frozenset((one, two)))
+        return best(pairs, one, two, *rest)
+
+    monkeypatch.setattr(covering, "_best", noted)
+    array = few()
+    assert len(tried) == len(set(tried)) == len(array.rows) + len(FEW)
+
+
 def test_an_array_is_known(few):
     """Whoever changes it changes the cases of every run that makes one, and no run compares with one before."""
     rows = few().rows
@@ -194,7 +206,12 @@ KNOWN_SUMS = (18, 595081, 670)
 
 
 def test_an_array_has_the_ways_of_torchs_autograd_and_of_a_gpu(few):
-    (plain, frozen), gpu = (few(frozen=on).rows for on in (False, True)), few(gpu=True).rows
+    arrays = [(few(**kinds), Pairs(RMSNORM, ("float32",), **kinds)) for kinds in ({}, {"frozen": True}, {"gpu": True})]
+    for array, pairs in arrays:
+        for spec in array.rows:
+            pairs.enter(spec)
+        assert array.pairs == pairs.met
+    plain, frozen, gpu = (array.rows for array, _ in arrays)
     assert [{spec.frozen for spec in rows} for rows in (plain, frozen)] == [{()}, {(), ("x",)}]
     modes = [{spec.mode for spec in rows} for rows in (plain, gpu)]
     assert [ways.REPLAYED in some for some in modes] == [False, True]
@@ -374,3 +391,41 @@ def test_a_case_of_two_values_has_both_and_what_they_follow_from(few):
     pairs.enter(CaseSpec((40, 31), dtype="float32", further=()))
     fresh = [made("rows ≤ 64", "1 leading dimensions", seed=seed) for seed in range(20)]
     assert {(spec.x_layout, spec.shape[1] > 31) for spec in fresh} == {("transposed", True)}  # which have not met them
+
+
+@pytest.mark.parametrize(
+    ("op", "values", "fields"),
+    [
+        ("rmsnorm_fwd", ("special nan", "special_in weight", "weight random"), {"special_in": "weight"}),
+        ("rmsnorm_fwd", ("special nan", "special_in weight", "no weight"), None),  # nothing holds it
+        ("rmsnorm_fwd", ("dtype float16", "subnormal x"), {"log2_scale": -15}),
+        ("rmsnorm_fwd", ("dtype bfloat16", "subnormal x"), {"log2_scale": -127}),
+        ("layernorm_bwd", ("one tensor x:dy", "transposed x", "own dy"), {"dy_layout": "transposed"}),
+    ],
+)
+def test_a_case_of_chosen_values_is_one_that_the_operator_takes(op, values, fields):
+    pairs = Pairs(OPS[op], DTYPES)
+    chosen = {axis.name: pairs.usual[axis.name][0] for axis in pairs.free}
+    for value in (pairs.number[name] for name in ("1 leading dimensions", *values)):
+        chosen[pairs.values[value][0].name] = value
+    made = covering._spec(pairs, chosen, Random(0))
+    assert (made and {name: getattr(made, name) for name in fields or ()}) == fields
+
+
+@pytest.mark.parametrize("poison", ["nan", "finite"])
+def test_a_case_keeps_its_poison_whatever_its_turn(poison):
+    """Which is a value of an axis of its own."""
+    pairs, made = Pairs(OPS["rmsnorm_fwd"], DTYPES), CaseSpec((4, 64), poison=poison)
+    turned = [turns.drawn(made, number, pairs.op) for number in range(turns.ROUND)]
+    assert len({spec.poison for spec in turned}) == 2
+    named = covering._named(pairs, made, turned, (0, 1), 0)
+    assert {spec.poison for spec in named} == {poison}
+
+
+def test_of_ways_that_are_as_useful_each_has_its_turn(few):
+    pairs = Pairs(RMSNORM, ("float32",))
+    two = pairs.number["rows ≤ 64"], pairs.number["N ≤ 1024"]
+    again = 2 * turns.ROUND * turns.VARIANTS  # numbers after which a case has the same further runs
+    cases = [covering._best(pairs, *two, Random(0), again * turn) for turn in range(8)]
+    assert len({spec.further for spec in cases}) == 1
+    assert len({tuple(getattr(spec, field) for field in ways.WAYS) for spec in cases}) > 4

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from verify_norm.cases import draw, make
+from verify_norm.cases.random import Random
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import FAMILIES, WEIGHTS, CaseSpec, Contract
@@ -32,6 +33,8 @@ def test_families(data, op):
         axis = 1 if op == "groupnorm_fwd" else 2
         size = np.sort(np.abs(x).mean(tuple(i for i in range(3) if i != axis)))
         assert size[-1] > 300 * size[-2]
+        usual = made(op, shape=(64, 32, 4), num_groups=4).exact["x"]
+        assert set(np.rint(x / usual).flat) == {1, 1000}
     elif data == "alternating":
         assert set(np.unique(x)) == {-1.0, 1.0}
         assert (together[:, 1:] == -together[:, :-1]).all()
@@ -61,6 +64,7 @@ def test_families(data, op):
         )  # the others, and every third of them begins so
         assert ((together[~zero] == 0) == led).all()
         assert led.any() == (OPS[op].view == "rows")
+        assert abs(together[~zero].mean()) < 0.2
     else:
         assert 0.5 < np.median(np.abs(x)) < 1.0
 
@@ -73,7 +77,7 @@ def test_padded_rows_begin_with_a_vector_or_a_block_of_zeros(length, first):
         for name in {"x", "residual"} & case.exact.keys():
             rows = case.exact[name].reshape(60, length)[1::3]
             assert not rows[:, :first].any()
-            assert rows[:, first:].any() == (length > first)
+            assert rows[:, first : first + 1].any() == (length > first)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,19 @@ def test_a_gradient_may_be_that_of_a_few_elements_or_of_a_part_of_y():
     for length, tile in ((384, 128), (1024, 256), (8192, 512), (48, 16)):
         tiles = zero("zero_columns", (2, length))
         assert (tiles == (np.arange(length) // tile % 3 == 1)).all()
-    assert len({*np.flatnonzero(zero("zero_columns", (2, 101))[0]) // 4}) > 5, "and of single columns"
+    normalized = made("layernorm_bwd", shape=(2, 6, 64), normalized_ndim=2, dy_data="zero_columns").exact["dy"]
+    assert np.array_equal(normalized.reshape(2, 384) == 0, zero("zero_columns", (2, 384)))
+    for length in (40, 101):  # and of single columns: the first, but not the last
+        single = zero("zero_columns", (2, length))[0]
+        assert (single[0], single[-1]) == (True, False)
+        assert len({*np.flatnonzero(single) // 4}) > 5
+
+
+def test_the_elements_that_a_gradient_picks_are_at_different_places():
+    dy = made("layernorm_bwd", shape=(40, 40), dy_data="zero_rows").exact["dy"]
+    places = [int(np.flatnonzero(row)[0]) for row in dy if np.count_nonzero(row) == 1]
+    assert len(set(places)) == len(places) > 2
+    assert made("layernorm_bwd", shape=(60, 1), dy_data="zero_rows").exact["dy"][2::5].all(), "rows of one element"
 
 
 def test_rows_may_end_with_zeros_or_go_on_at_another_level():
@@ -123,10 +139,22 @@ def test_rows_may_end_with_zeros_or_go_on_at_another_level():
     last = [row for row in x[2::6] if row[:512].any()]
     assert last
     assert not np.any([row[512:] for row in last])
+    assert np.all([row[:512] for row in last])
     assert np.mean([row[:512] for row in last]) == pytest.approx(3, abs=0.2)
     level = x[4::6]
     assert not level[:, :128].any()
     assert level[level[:, 128:].any(1), 128:].mean() == pytest.approx(100, abs=0.2)
+    other = x[::6]
+    assert other[other.any(1)].mean() == pytest.approx(0, abs=0.2)
+
+
+@pytest.mark.parametrize(("length", "half"), [(15, 15), (16, 8), (17, 9)])
+def test_rows_of_16_elements_may_end_with_zeros_or_go_on_at_another_level(length, half):
+    x = made("layernorm_fwd", shape=(60, length), data="padded").exact["x"]
+    ended, level = (rows[rows[:, :8].any(1) | rows[:, 8:].any(1)] for rows in (x[2::6], x[4::6]))
+    assert ended[:, :half].all()
+    assert not ended[:, half:].any()
+    assert (ended[:, :half].mean() > 2) == (level[:, 8:].mean() > 50) == (length > 15)
 
 
 def test_of_a_new_model_scale_and_the_gradient_of_the_stream_are_zero():
@@ -134,6 +162,7 @@ def test_of_a_new_model_scale_and_the_gradient_of_the_stream_are_zero():
     assert not made("modulate_rmsnorm_fwd", shape=(3, 4), weight_data="initial").exact["scale"].any()
     assert made("modulate_rmsnorm_fwd", shape=(3, 4), weight_data="initial").exact["shift"].any()
     assert made("modulate_rmsnorm_fwd", shape=(3, 4)).exact["scale"].any()
+    assert (made("modulate_rmsnorm_fwd", shape=(1, 4)).exact["scale"] == -1).any(), "1 + scale is 0 in a short row too"
     assert not made("add_rmsnorm_bwd", shape=(3, 4), weight_data="initial").exact["dresidual_out"].any()
 
 
@@ -191,6 +220,9 @@ def test_weights_that_are_zero_or_one(weight_data):
             subnormal = np.abs(few.exact["weight"]) < 2.0**form.emin
             assert few.exact["weight"].all()
             assert subnormal.reshape(-1, 3).tolist() == [[True, False, False]] * 10
+            usual = made("layernorm_bwd", shape=(2, 30), dtype=dtype).exact["weight"]
+            powers = np.log2(few.exact["weight"] / usual)[subnormal]
+            assert np.abs(powers - (form.emin - 2)).max() < 0.1, "some keep only a few bits, none is rounded to 0"
 
 
 def test_leaving_out_one_tensor_changes_no_other():
@@ -262,13 +294,10 @@ def test_the_same_spec_is_the_same_case():
 
 @pytest.mark.parametrize("data", ["sorted", "ramp", "steps"])
 def test_ordered_data_are_what_they_are_called(data):
-    rows = made("rmsnorm_fwd", shape=(3, 512), data=data).exact["x"]
-    if data == "sorted":
-        assert np.abs(stats.norm.cdf(rows) - (np.arange(512) + 0.5) / 512).max() < 0.03
-    elif data == "ramp":
-        assert np.abs(rows - np.linspace(0, 2, 512)).max() < 0.1
-    else:
-        assert np.abs(rows - np.repeat(np.arange(8) / 4, 64)).max() < 0.1
+    rows, place = made("rmsnorm_fwd", shape=(3, 512), data=data).exact["x"], (np.arange(512) + 0.5) / 512
+    noise = made("rmsnorm_fwd", shape=(3, 512)).exact["x"] / 64
+    ordered = {"sorted": stats.norm.ppf(place), "ramp": 2 * place, "steps": np.repeat(np.arange(8) / 4, 64)}[data]
+    assert np.abs(rows - ordered - noise).max() < 1e-6
     alone = made("rmsnorm_fwd", shape=(4, 1), data=data).exact["x"]
     assert np.abs(alone - {"sorted": 0, "ramp": 1, "steps": 1}[data]).max() < 0.1
 
@@ -290,3 +319,28 @@ def test_rows_that_are_masked_are_not_known_beforehand():
     """Of three rows the first is masked, the last is not; a kernel cannot know the one between."""
     seen = {tuple((made(shape=(3, 4), dy_data="zero_rows", seed=n).exact["dy"] == 0).all(1)) for n in range(12)}
     assert seen == {(True, False, False), (True, True, False)}
+
+
+def test_the_share_of_a_dropout_is_exact(monkeypatch):
+    """Of numbers that are all drawn equally often, the share of those that leave an element out is its probability."""
+    monkeypatch.setattr(Random, "integers", lambda rng, low, high, shape: np.resize(np.arange(low, high), shape) * 1.0)
+    mask = made("dropout_add_rmsnorm_fwd", shape=(4, 8), dropout_p=3 / 2**20).exact["mask"]
+    assert mask.tolist() == [[0.0] * 3 + [1.0] * 5] + [[1.0] * 8] * 3
+
+
+def test_some_gates_are_far_out():
+    """A seventh of them are sixteen times larger, where a sigmoid is 0 or 1."""
+    gate = made("gated_rmsnorm_fwd", shape=(6, 70)).exact["gate"]
+    ratio = np.rint(gate / Random(0, "gate").standard_normal((6, 70)))
+    assert set(ratio.flat) == {2, 32}
+    assert (ratio == 32).mean() == 1 / 7
+
+
+def test_a_rotation_has_one_angle_in_any_turn_and_some_that_turn_nothing():
+    exact = made("qk_norm_rope_fwd", shape=(5, 14, 8)).exact
+    cos, sin = exact["cos"], exact["sin"]
+    angle = 8 * Random(0, "angle").standard_normal(cos.shape)  # of both inputs, which have streams of their own
+    still = (cos == 1) & (sin == 0)
+    assert still.mean() == pytest.approx(1 / 7, abs=0.02)
+    assert np.abs(cos - np.cos(angle))[~still].max() < 1e-6
+    assert np.abs(sin - np.sin(angle))[~still].max() < 1e-6

@@ -180,7 +180,9 @@ def test_cases_have_the_options_of_their_operator():
 
 def test_a_partial_norm_takes_any_part_of_a_row():
     op = OPS["partial_rmsnorm_fwd"]
-    some = {s.variance_size: geometry.row_length(s, op) for s in drawn(strategies.specs(op, DTYPES, 2**8), 90)}
+    specs = drawn(strategies.specs(op, DTYPES, 2**8), 90)
+    assert [spec for spec in specs if spec.variance_size == 1 and geometry.row_length(spec, op) > 2]
+    some = {spec.variance_size: geometry.row_length(spec, op) for spec in specs}
     usual = {None, 1, 2, 7, 64, 2**20}
     assert usual < some.keys()
     assert all(size == max(3 * some[size] // 4, 1) for size in some.keys() - usual)
@@ -216,3 +218,28 @@ def test_without_being_asked_no_input_is_frozen_and_no_run_needs_a_gpu():
 def test_rows_without_a_modulation_have_no_sample_of_their_own():
     some = drawn(strategies.specs(OPS["rmsnorm_fwd"], DTYPES, 2**8), 120)
     assert sum(len(spec.shape) == 1 + spec.normalized_ndim for spec in some) > 34
+
+
+def test_how_often_a_choice_is_the_usual_one(monkeypatch):
+    """Of all that is offered; what is drawn is near it."""
+    offered, op = [], OPS["layernorm_bwd"]
+    monkeypatch.setattr(strategies, "_among", lambda values: st.sampled_from(offered.append([*values]) or offered[-1]))
+    monkeypatch.setattr(strategies, "_batches", lambda *_: (7, 9))
+    drawn(strategies.specs(op, DTYPES, 2**8), 40)
+    for usual, others, share in (
+        ("random", COTANGENTS[1:], 13 / (12 + len(COTANGENTS))),
+        ("random", WEIGHTS[1:], 7 / (6 + len(WEIGHTS))),
+        ("", geometry.aliases(op), 32 / 34),
+        (0, (7, 9), 30 / 32),
+        (None, ("nan", "inf", "-inf", "nan+inf"), 8 / 9),
+        (None, (8, 16, 64, 128, 256), 2 / 3),  # tiles
+    ):
+        assert {values.count(usual) / len(values) for values in offered if {*values} == {usual, *others}} == {share}
+
+
+def test_unless_told_a_case_has_at_most_1100_rows_and_its_batch_16_times_its_elements(monkeypatch):
+    asked = set()
+    monkeypatch.setattr(strategies, "_batches", lambda spec, op, *most: asked.add(most) or ())
+    drawn(strategies.specs(OPS["rmsnorm_fwd"], DTYPES, 2**8), 3)
+    drawn(strategies.specs(OPS["rmsnorm_fwd"], DTYPES, 2**8, rows=7), 3)
+    assert asked == {(2**12, 1100), (2**12, 7)}

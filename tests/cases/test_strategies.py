@@ -206,6 +206,7 @@ def test_many_rows_are_at_most_those_asked_for_and_at_most_the_elements(elements
     shapes = [shape for shape, _ in drawn(strategies._tall_shape(elements, most), 200)]
     assert max(shape[0] for shape in shapes) == rows
     assert min(shape[0] for shape in shapes) == 0
+    assert all(prod(shape) <= elements for shape in shapes)
 
 
 @pytest.mark.parametrize(("elements", "longest"), [(40, 40), (64, 64), (2**12, 64)])
@@ -218,6 +219,15 @@ def test_many_rows_are_at_most_64_long(elements, longest):
 def test_rows_of_one_element_have_shapes_too():
     shapes = [shape for shape, _ in drawn(strategies._row_shape(1, 5), 60)]
     assert {n for shape in shapes for n in shape} == {0, 1}
+
+
+def test_a_tile_or_a_number_of_heads_may_be_all_that_there_is(monkeypatch):
+    offered = []
+    monkeypatch.setattr(strategies, "_among", lambda values: st.sampled_from(offered.append([*values]) or offered[-1]))
+    monkeypatch.setattr(strategies, "_size", lambda *_: st.just(1))
+    drawn(strategies._row_shape.__wrapped__(8, 8), 30)
+    assert {values[-1] for values in offered if values[0] is None} == {8}
+    assert [1, 2, 3] * 4 + [8] in offered
 
 
 def sized(monkeypatch, length, rows):
@@ -278,7 +288,7 @@ def test_usual_numbers_of_channels_and_any_others_fill_the_elements(monkeypatch)
     assert max(prod(shape) for shape in shapes) == 64
     single = [prod(shape[2:]) for shape in shapes if shape[:2] == (1, 1)]
     assert max(single) > 32
-    drawn(strategies._channel_shape(2**12, (1,)), 1)
+    drawn(strategies._channel_shape(2**13, (1,)), 1)
     assert set(asked) == {64, 4096}
 
 
@@ -293,6 +303,14 @@ def test_half_of_the_spaces_are_small_and_the_last_dimension_is_the_longest():
     assert 0.35 < sum(prod(space) <= 64 for space in some) / len(some) < 0.65
     assert max(prod(space) for space in some) <= 10**6
     assert all(space[-1] >= space[0] == space[len(space) // 2 - 1] >= 1 for space in some)
+
+
+def test_small_spaces_are_of_up_to_64_positions(monkeypatch):
+    asked, integers = set(), st.integers
+    monkeypatch.setattr(st, "integers", lambda *bounds: asked.add(bounds) or integers(*bounds))
+    drawn(strategies._space(10**6), 3)
+    drawn(strategies._space(9), 3)
+    assert asked == {(1, 64), (1, 10**6), (1, 9), (0, 3)}
 
 
 def test_constants_of_modules_are_as_before_when_the_last_thread_leaves():

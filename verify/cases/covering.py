@@ -185,7 +185,7 @@ def _named(
     pairs: Pairs, made: CaseSpec, turned: Iterable[CaseSpec], two: tuple[int, int], number: int
 ) -> Iterator[CaseSpec]:
     """Yield a case with the further runs of others, and of their ways that of the two values, or the most useful."""
-    others = sum(1 << value for value in pairs.present(replace(made, further=())))
+    others = sum(1 << value for value in pairs.present(made))
 
     @cache  # turns differ in the fields that they ask for
     def choose(field: str, values: tuple[str, ...]) -> str:

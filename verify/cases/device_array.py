@@ -285,7 +285,7 @@ def on_device(values: Any, device: Any) -> Any:
         return DeviceArray(_tensor(values, device))
     key = (id(values), torch.device(device))
     if key not in _constants:
-        _constants[key] = weakref.ref(values, lambda _: _constants.pop(key, None)), _tensor(values, device)
+        _constants[key] = weakref.ref(values, lambda _: _constants.pop(key)), _tensor(values, device)
     return DeviceArray(_constants[key][1])
 
 

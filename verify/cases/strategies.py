@@ -255,7 +255,7 @@ def _mode(draw: st.DrawFn, shape: tuple[int, ...]) -> dict[str, Any]:
 def _tall_shape(draw: st.DrawFn, elements: int, most: int) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Draw many rows first, as sums over rows need, and then how long they are."""
     rows = draw(_among([m for m in _ROWS if m <= min(elements, most)]))
-    return (rows, draw(st.integers(1, max(min(elements // max(rows, 1), 64), 1)))), {"normalized_ndim": 1}
+    return (rows, draw(st.integers(1, min(elements // max(rows, 1), 64)))), {"normalized_ndim": 1}
 
 
 @lru_cache(None)
