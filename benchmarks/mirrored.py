@@ -9,10 +9,14 @@ or in a cache, would hide the mistake. So what stands in tests/ is imported agai
 that verify_norm calls while it is imported, as one that makes a table, verify_norm is imported again too. What patches
 Triton's interpreter, once in a process, gets one again that is not patched.
 
+A fork has none of the threads of OpenMP that a test made torch start, and would wait for them forever: they end before
+a fork, and start again where they are needed.
+
 What a fork of the test's process calls counts too; a process that is started anew knows of no mistake. So does what a
 test has no need to call, because an earlier one has filled a cache: caches of a test's modules are empty before it.
 """
 
+import ctypes
 import importlib
 import os
 import sys
@@ -76,6 +80,9 @@ hypothesis.settings.register_profile(
 # What a test module calls while it is imported; "": what the modules of verify_norm call.
 while_imported: dict[str, set[str]] = {"": set()}
 triton: list[tuple[Any, dict[str, Any]]] = []  # its modules and classes before they are patched, and what they hold
+HARD = 2  # omp_pause_hard: the threads end
+if hasattr(ctypes.CDLL(None), "omp_pause_resource_all"):  # torch has loaded OpenMP
+    os.register_at_fork(before=lambda: ctypes.CDLL(None).omp_pause_resource_all(HARD))
 
 
 class Calls(set[str]):
