@@ -820,3 +820,16 @@ def test_what_is_beyond_its_bound_in_one_call_alone(unjudged):
     assert list(held.over_bound(wrong, now, "why")) == []
     assert list(held.over_bound(usual, judged({"y": results([1.0], [1.0])}, {"y": [1.0]}), "why")) == []
     assert list(held.over_bound(judged({}, {}), now, "why")) == []
+    little = judged({"y": results([2.0], [1.5])}, {"y": [1.0]})
+    assert [one.output for one in held.over_bound(usual, little, "why")] == ["y"]
+
+
+def test_a_case_in_new_tensors_keeps_its_poison_and_one_in_the_same_counts_versions():
+    run, other = examined(right)
+    assert held.built(replace(run, case=replace(run.case, poison=7.0)), other).poison == 7
+    before = {name: run.case.arguments[name]._version for name in ("x", "weight")}
+    for name, uncounted in (("x", {"uncounted": True}), ("weight", {})):
+        changed = held.built(run, {name: other[name]})
+        now = held.placed(run.case, changed, **uncounted).arguments[name]
+        assert torch.equal(now, changed.arguments[name])
+        assert (now._version == before[name]) is (name == "x")

@@ -110,8 +110,8 @@ def _wrong(run: Run, one: Run, why: str) -> Iterator[Difference]:
     if shaped is not None:
         assert run.kernel.run is not None
         usual = once_more(run)(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
-        ratios = {name: output.ratio for name, output in usual.outputs.items() if output is not None}
-        found = [each for each in found if (r := ratios.get(each.output or "")) is not None and not (r > 1).any()]
+        ratios: dict[str | None, Any] = {n: out.ratio for n, out in usual.outputs.items() if out is not None}
+        found = [each for each in found if (r := ratios.get(each.output)) is not None and not (r > 1).any()]
     yield from found
 
 
