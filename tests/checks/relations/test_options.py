@@ -7,6 +7,7 @@ import pytest
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
+from verify_norm.checks.relations import options
 from verify_norm.checks.relations.options import FEW, one_option
 from verify_norm.core import geometry, ways
 from verify_norm.core.finding import Finding
@@ -16,6 +17,7 @@ from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.running.execute import execute
 
 SPEC = CaseSpec((2, 6, 4), num_groups=3)
+GIVEN = ("weight", "bias", "dresidual_out")  # or not
 
 
 def changed(op, spec=SPEC, made=False, **kernel):
@@ -29,10 +31,16 @@ def changed(op, spec=SPEC, made=False, **kernel):
             assert geometry.refusal(other, OPS[op]) is None
             names = {f.name for f in fields(CaseSpec) if getattr(other, f.name) != getattr(case.spec, f.name)}
             (name,) = names - {"seed", "special", "alias"}
+            assert (other.special, other.alias, other.seed) == (None, "", case.spec.seed ^ 8)
             if made and name not in found:
                 make.case(other, OPS[op], Kernel("k", op).contract)
             found[name] = getattr(other, name)
-            assert words.endswith((name.removesuffix("_layout"), "type"))
+            now = {True: "a", False: "no"}.get(found[name], "another") if name in GIVEN else "another"
+            assert words in (
+                f"{now} {name}",
+                f"another layout of {name.removesuffix('_layout')}",
+                "weights of another type",
+            )
     return found, counts
 
 
@@ -68,6 +76,47 @@ def test_options_that_the_kernel_does_not_take_are_passed_over():
     assert changed("rmsnorm_fwd", replace(SPEC, weight_dtype="bfloat16", x_layout="transposed"))[0] == ROWS | {
         "weight_dtype": None, "x_layout": "contiguous", "weight_offset": 1.0, "normalized_ndim": 2
     }  # fmt: skip
+
+
+def test_data_and_an_alias_that_few_kernels_take_are_left_out():
+    changed("add_rmsnorm_fwd", replace(SPEC, special="nan", alias="x:residual", seed=5))
+
+
+@pytest.mark.parametrize(
+    ("op", "changes", "expected"),
+    [
+        ("rmsnorm_fwd", {"weight": False}, {"weight"}),  # of no weight there is no other type, nor layout
+        ("l2norm_fwd", {}, set()),
+        ("layernorm_fwd", {"weight": False}, {"weight", "bias", "weight_dtype", "bias_layout"}),
+        ("batchnorm_fwd", {"weight": False, "bias": False}, {"weight", "bias", "weight_dtype", "running_mean_layout"}),
+        ("rmsnorm_fp8_fwd", {}, {"weight", "weight_dtype", "weight_layout"}),  # its scale is one number
+        ("rmsnorm_bwd", {}, {"weight", "weight_dtype", "weight_layout", "dy_layout"}),  # what is saved stays
+        (
+            "batchnorm_bwd",
+            {"weight": False, "bias": False},
+            {"weight", "bias", "weight_dtype", "running_mean_layout", "dy_layout"},
+        ),
+        ("qk_norm_rope_fwd", {}, {"weight", "weight_dtype", "weight_layout"}),
+    ],
+)
+def test_an_input_that_is_not_there_has_no_type_and_no_layout(op, changes, expected):
+    spec = replace(SPEC, **changes)
+    found = [name for change, _ in options._changes(spec, OPS[op]) for name in change]
+    assert {*found} == expected | {"x_layout"} | ({"running_var_layout"} if "batch" in op else set())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weights", "other"),
+    [
+        ("float32", None, "bfloat16"),
+        ("bfloat16", None, "float32"),
+        ("float16", "float16", "float32"),
+        ("float32", "bfloat16", None),
+    ],
+)
+def test_weights_of_another_type(dtype, weights, other):
+    changes = list(options._changes(replace(SPEC, dtype=dtype, weight_dtype=weights), OPS["rmsnorm_fwd"]))
+    assert ({"weight_dtype": other}, "weights of another type") in changes
 
 
 @pytest.mark.sampled(4)
