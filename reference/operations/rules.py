@@ -192,7 +192,7 @@ def _where(a: Arithmetic, condition: Sides | Known, x: Known, y: Known) -> Known
     if isinstance(condition, Known):  # a number: it is true where it is not 0
         condition = Sides(condition.value != 0, ~(np.abs(condition.value) > condition.delta) & (condition.delta > 0))
     chosen, unsure = condition
-    both = np.where(x.value == y.value, 0.0, np.abs(x.value - y.value)) + np.maximum(x.delta, y.delta)
+    both = np.abs(x.value - y.value) + np.maximum(x.delta, y.delta)
     lost = ~np.isfinite(x.value) & (np.ndim(x.value) > 0) | ~np.isfinite(y.value) & (np.ndim(y.value) > 0)
     delta = np.where(lost, np.inf, np.where(unsure, both, np.where(chosen, x.delta, y.delta)))
     return _made(a, np.where(chosen, x.value, y.value), delta)

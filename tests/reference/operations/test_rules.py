@@ -104,6 +104,81 @@ def bound(name, value, delta, *more):
         return float(module.RULES[name](COARSE, Known(np.array([value]), np.array([delta])), *more).delta[0])
 
 
+ZERO = Known(np.zeros(1), np.zeros(1))
+
+
+def exactly(expected):
+    return pytest.approx(expected, rel=1e-12)
+
+
+def test_the_bound_of_a_sum_and_of_a_quotient():
+    a, y = COARSE, Known(np.array([-2.0]), np.array([0.5]))
+    assert bound("add", 3.0, 0.25, y) == exactly(0.75 + a.gamma(1) * (3.25 + 2.5) + a.tiny)
+    assert bound("add", 3.0, 0.25, ZERO) == bound("subtract", 3.0, 0.25, ZERO) == 0.25
+    assert bound("add", 0.0, 0.0, y) == 0.5
+    change = (0.25 + 1.5 * 0.5) / (2.0 - 0.5)  # of the least divisor
+    own = a.gamma(module.QUOTIENT) * (1.5 + change) + a.tiny * (1 + 3.25)
+    assert bound("divide", 3.0, 0.25, y) == exactly(change + own)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "delta", "finite"),
+    [
+        (0.25, 2.0**-6, 0.0, True),
+        (0.25, 2.0**-7, 0.0, False),  # its reciprocal, which a kernel may take, overflows
+        (0.0, 2.0**-7, 0.0, True),  # 0 stays 0
+        (0.0, 1.0, 1.0, False),  # but 0/0 is none
+        (0.25, 1.0, 2.0, False),
+    ],
+)
+def test_a_quotient_has_a_bound_where_no_divisor_is_0_and_no_reciprocal_overflows(x, y, delta, finite):
+    operands = Known(np.array([x]), np.zeros(1)), Known(np.array([y]), np.array([delta]))
+    with np.errstate(all="ignore"):
+        found = module.RULES["divide"](Arithmetic(u=U, tiny=2.0**-126, huge=2.0**7), *operands)
+    assert np.isfinite(found.delta).tolist() == [finite]
+
+
+@pytest.mark.parametrize(("delta", "expected"), [(0.75, 0.5), (2.0, math.inf), (1.0, 1.0)])
+def test_a_root_has_a_bound_where_its_argument_is_not_negative(delta, expected):
+    """The change from 1 down to 0.25 is a half."""
+    own = COARSE.gamma(ROOT) * (1 + expected) + COARSE.tiny
+    assert bound("sqrt", 1.0, delta) == exactly(expected + own)
+
+
+@pytest.mark.parametrize(
+    ("value", "delta", "expected"),
+    [
+        (2.0, 0.0, 0.25),
+        (1.0, 0.5, 0.25),
+        (-2.0, 1.0, 0.25),
+        (0.0, 0.0, 0.125),
+        (0.0, 0.5, 2.25),  # 0 or not, so either of both
+        (1.0, 1.0, 2.25),
+        (0.5, 1.0, 2.25),
+    ],
+)
+def test_a_number_chooses_by_whether_it_is_0(value, delta, expected):
+    sides = Known(np.array([3.0]), np.array([0.25])), Known(np.array([1.0]), np.array([0.125]))
+    assert bound("where", value, delta, *sides) == expected
+    assert bound("where", value, delta, sides[0], sides[0]) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        ([math.inf], [1.0], math.inf),  # which a kernel may multiply with 0
+        ([1.0], [math.nan], math.inf),
+        (-math.inf, [1.0], 0.0),  # a number of the function itself is chosen
+        ([1.0], -math.inf, 0.0),
+    ],
+)
+def test_what_is_beside_no_number_of_an_array_has_no_bound(x, y, expected):
+    x, y = (Known(np.array(values), np.zeros(np.shape(values))) for values in (x, y))
+    chosen = np.isfinite(x.value).reshape(-1)[:1]  # the number
+    found = module.RULES["where"](COARSE, module.Sides(chosen, np.zeros(1, dtype=bool)), x, y)
+    assert found.delta.tolist() == [expected]
+
+
 @pytest.mark.parametrize("delta", [0.0, 0.25, 0.5])
 @pytest.mark.parametrize("x", [0.25, 2.0, 0.5])
 def test_the_bound_of_a_function_is_its_change_and_so_many_roundings(x, delta):
@@ -139,6 +214,7 @@ def test_the_bound_of_a_power_is_its_change_to_either_end_and_so_many_roundings(
         (0.5, 0.5, 1.7, False),  # it may be 0 or less
         (0.5, 0.25, 1.7, True),
         (0.0, 0.0, 1.7, True),
+        (0.0, 0.0, 0.0, False),
         (-0.5, 0.25, 3.0, True),
     ],
 )
