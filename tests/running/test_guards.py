@@ -171,6 +171,36 @@ def test_what_is_huge_is_left_alone():
     assert list(made.damage({"y": far})) == []
 
 
+@pytest.mark.parametrize(
+    ("elements", "guarded"),
+    [
+        ((16,), [True]),
+        ((17,), [False]),
+        ((16, 16, 4), [True, True, False]),
+        ((16, 12, 16, 4), [True, True, False, True]),  # a smaller one still has its guards
+    ],
+)
+def test_what_is_larger_than_the_limits_has_no_guards(elements, guarded, monkeypatch):
+    monkeypatch.setattr(guards, "LIMIT", 64)
+    monkeypatch.setattr(guards, "HELD", 128)
+    known = []
+    with guards.PoisonEmpty(math.nan) as made:
+        for count in elements:
+            before = len(made._allocations)
+            assert torch.zeros(count).tolist() == [0] * count
+            known.append(len(made._allocations) > before)
+    assert known == guarded
+
+
+@pytest.mark.parametrize(("count", "poison", "poisoned"), [(16, 5432.5, True), (17, 6543.5, False)])
+def test_what_has_no_guards_is_poisoned_if_its_elements_are_few(count, poison, poisoned, monkeypatch):
+    monkeypatch.setattr(guards, "LIMIT", 64)
+    with guards.PoisonEmpty(poison) as made:
+        strided = torch.empty_strided((count,), (2,))
+    assert made._allocations == []
+    assert bool((strided == poison).all()) is poisoned
+
+
 def test_damage_says_where():
     with guards.PoisonEmpty(4096.0) as made:
         first, second = torch.empty(3, 5, dtype=torch.float16), torch.zeros(4, dtype=torch.int32)
@@ -179,8 +209,8 @@ def test_damage_says_where():
         words[8] = 1  # its own
         (ctypes.c_int32 * 8).from_address(second.data_ptr())[6] = 0
         np.asarray(second.numpy())[:] = 9
-    assert list(made.damage({"dx": first.view(-1), "dweight": None})) == [
-        guards.Damage("dx, made by torch.empty (3, 5) float16", "before", 4, 0, "dx"),
+    assert list(made.damage({"dx": first.view(-1), "dweight": None, "dz": first})) == [
+        guards.Damage("dx and dz, made by torch.empty (3, 5) float16", "before", 4, 0, "dx"),
         guards.Damage("torch.zeros (4,) int32, allocation 2", "after", 4, 8),
     ]
 
@@ -193,6 +223,7 @@ def test_one_byte_of_one_guard_is_enough(place, poison):
         if place > 5:
             some.append(torch.ones(2, dtype=torch.complex128))  # as wide as no integer
     assert list(made.damage({})) == []
+    assert made._intact() is (place <= 5)  # without a look at each
     number, side = divmod(place, 2)
     one = made._allocations[number]
     guard = one.base[one.front + one.extent :] if side else one.base[: one.front]
