@@ -312,7 +312,7 @@ def test_results_do_not_depend_on_the_guards(name):
         assert results(kernel, spec, guarded=True) == results(kernel, spec, guarded=False), spec
 
 
-ROWS, PER_ROW, BYTES = 40, 200, 2  # of float16, behind and before a guard, with a gap behind each row
+ROWS, PER_ROW, BYTES = 40, 208, 2  # of float16, behind and before a guard, with a gap behind each row
 STEP = PER_ROW + placement.WHOLE
 PLACES = {  # the index of the element in the storage that is written to: where it is, and how far off in elements
     "the first": (placement.GUARD, "in", 0),
