@@ -40,7 +40,7 @@ PINNED = tuple(f"checks/test_tolerances{of}.py" for of in ("", "_of_laws", "_of_
 LIKENESS = ("running/interpreter/test_likeness.py",)  # slow only in all its cases: each takes milliseconds
 TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) | {
     "checks": (*MIRROR, *PINNED, "checks/test_numbers_of_findings.py"),
-    **{f"checks.relations.{name}": (*MIRROR, "checks/test_calls.py") for name in ("between", "held", "options")},
+    **{f"checks.relations.{name}": (*MIRROR, "checks/test_calls.py") for name in ("between", "held")},
     "checks.relations.cotangents": (*MIRROR, "checks/test_autograd.py"),
     "checks.relations.forward_mode": (*MIRROR, "checks/test_autograd.py"),
     "checks.relations.graphs": ("checks/test_autograd.py",),

@@ -106,6 +106,45 @@ def test_an_input_that_is_not_there_has_no_type_and_no_layout(op, changes, expec
 
 
 @pytest.mark.parametrize(
+    ("op", "changes", "expected"),
+    [
+        ("rmsnorm_fwd", {"weight_offset": 1.0}, {"weight_offset": 0.0}),
+        ("rmsnorm_fwd", {"shape": (3, 4)}, None),  # with one dimension less there are no rows
+        ("rmsnorm_fwd", {"shape": (3, 0, 4)}, None),
+        ("rmsnorm_fwd", {"normalized_ndim": 2}, {"normalized_ndim": 1}),
+        ("dropout_add_rmsnorm_fwd", {"dropout_p": 0.5}, {"dropout_p": 0.25}),
+        ("dropout_add_rmsnorm_fwd", {"dropout_p": 0.25}, {"dropout_p": 0.5}),
+        ("groupnorm_fwd", {"num_groups": 3}, {"num_groups": 1}),
+        ("groupnorm_fwd", {"num_groups": 1}, {"num_groups": 6}),
+        ("groupnorm_fwd", {"num_groups": 1, "shape": (6, 2)}, {"num_groups": 2}),
+        ("groupnorm_fwd", {"num_groups": 1, "shape": (6, 1)}, None),
+        ("partial_rmsnorm_fwd", {"variance_size": 4}, {"variance_size": 2}),
+        ("partial_rmsnorm_fwd", {"variance_size": 2}, {"variance_size": 1}),
+        ("partial_rmsnorm_fwd", {"variance_size": 1}, {"variance_size": 4}),
+        ("partial_rmsnorm_fwd", {"variance_size": 1, "shape": (6, 2)}, {"variance_size": 2}),
+        ("partial_rmsnorm_fwd", {"variance_size": 1, "shape": (6, 1)}, None),
+        ("batchnorm_fwd", {}, {"training": False}),
+        ("batchnorm_fwd", {"momentum": 0.9}, {"momentum": 0.1}),
+        ("batchnorm_fwd", {"momentum": 0.5}, {"momentum": 0.9}),
+        ("batchnorm_fwd", {"training": False}, {"training": True}),
+        ("modulate_rmsnorm_fwd", {"modulation": "sample"}, {"modulation": "token"}),
+        ("modulate_rmsnorm_fwd", {"modulation": "token"}, {"modulation": "sample"}),
+        ("modulate_rmsnorm_fwd", {"modulation": "token", "shape": (3, 4)}, None),  # a sample is a token
+        ("qk_norm_rope_fwd", {"rotary": "full"}, {"rotary": "half"}),
+        ("qk_norm_rope_fwd", {"rotary": "half"}, {"rotary": "full"}),
+    ],
+)
+def test_a_number_is_another_one(op, changes, expected):
+    found = list(options._numbers(replace(SPEC, **changes), OPS[op]))
+    if expected is None:
+        assert {name for change in found for name in change} <= {"weight_offset"}
+    else:
+        assert expected in found
+    if op == "batchnorm_fwd":
+        assert len(found) == 1 + changes.get("training", True)
+
+
+@pytest.mark.parametrize(
     ("dtype", "weights", "other"),
     [
         ("float32", None, "bfloat16"),
