@@ -12,6 +12,8 @@ from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.core.tally import Tally
 from verify_norm.core.work import Compiled, Work
 from verify_norm.running.isolate import InProcess
+from verify_norm.running.untrusted.runner import UNSEEN
+from verify_norm.search import collector
 from verify_norm.search.collector import Collector
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.limits import wording
@@ -136,6 +138,7 @@ def test_what_raises_in_words_is_a_case_where_they_state_no_limit():
     refused = Examined(SPECS[0], problem=REASON, limits=("size",), findings=(WRONG,))
     state, report = reported([refused, Examined(replace(SPECS[0], seed=9), tallies=(tally(),))])
     assert (report.cases, report.coverage.refused, [f.output for f in report.findings]) == (2, 0, ["y"])
+    assert state.counted(WRONG).after == 1
     assert state.waiting == []
 
 
@@ -188,6 +191,99 @@ def test_what_a_run_is_has_its_place():
     assert (report.interrupted, report.seconds, report.work, report.outside) == (True, 2.0, Work(3), "N <= 8")
     coverage = report.coverage
     assert (coverage.ended, coverage.planned, coverage.corners, coverage.corners_done) == ("over", 7, 5, 3)
+    assert (coverage.pairs, coverage.possible) == (0, 0)
+    entered = []
+    state.pairs, state.possible = SimpleNamespace(met=6, enter=entered.append), 11
+    state.enter(SEEN)
+    report = state.report((), 2.0, Work(), ("a diagnosis",))
+    assert entered == [SEEN.spec]
+    assert (report.coverage.pairs, report.coverage.possible) == (6, 11)
+    assert (report.diagnoses, report.outside) == (("a diagnosis",), "")
+    assert state.report((), 2.0, Work()).diagnoses == ()
+
+
+def test_an_untrusted_run_names_its_seed_and_what_its_checks_do_not_see():
+    (trusted, plain), (_, secret) = reported([]), reported([], untrusted=True, seed=41)
+    assert trusted.skipped == {}
+    assert "seed" not in plain.environment
+    assert secret.environment["seed"] == "41"
+    assert "isolation" in plain.environment.keys() & secret.environment.keys()
+    unseen = {f"check {check.name}": reason for check in trusted.checks if (reason := UNSEEN.get(check.name))}
+    assert {what: reason for what, reason in skips(secret) if what.startswith("check ")} == unseen
+    assert {*skips(secret).values()} == {1}
+    assert len(unseen) > 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "raised", "ran"),
+    [
+        ({"problem": REASON}, 1, 0),
+        ({"findings": (replace(WRONG, check="crash"),)}, 0, 0),
+        ({"findings": (WRONG,)}, 0, 1),
+        ({}, 0, 1),
+    ],
+)
+def test_a_case_raises_or_runs_or_ends_the_process(fields, raised, ran):
+    """It is the one that ran, with less than 2³¹ elements between its rows."""
+    state, _ = reported([Examined(SPECS[0], near=("x",), **fields)])
+    near = replace(SPECS[0], x_layout="contiguous")
+    assert [one.spec for one in state.raised] == [near] * raised
+    assert state.ran == [near] * ran
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_limits_and_hints_are_those_of_the_kernel_and_all_its_cases(alone, monkeypatch):
+    asked = []
+    state, _ = reported([Examined(SPECS[0], problem=REASON), SEEN, Examined(SPECS[1], findings=(WRONG,))])
+    for name in ("stated", "hints", "separating"):
+        monkeypatch.setattr(collector, name, lambda *args, **more: asked.append((args, more)) or {"of": len(asked)})
+    state.settle(alone=alone)
+    assert (state.limits, state.suggested, state.outside()) == ({"of": 1}, {"of": 2}, {"of": 3})
+    own = state.kernel, state.raised, state.ran
+    assert asked == [(own, {"alone": alone}), (own, {}), ((state.kernel, [WRONG.spec], state.ran), {})]
+
+
+@pytest.mark.parametrize(
+    ("checks", "cases", "said"),
+    [
+        (("accuracy",), [Examined(SPECS[0]), Examined(SPECS[1], tallies=(tally(),))], 1),
+        (("accuracy",), [Examined(SPECS[0])] * 3, 3),
+        (("accuracy", "signature"), [Examined(SPECS[0])], None),  # it says so itself
+        (("accuracy",), [Examined(SPECS[1], tallies=(tally(),))], None),
+        (("accuracy",), [], None),
+    ],
+)
+def test_cases_without_outputs_are_counted_where_no_check_says_so(checks, cases, said):
+    _, report = reported(cases, checks=checks)
+    reason = "none was returned that can be compared; the check signature says why"
+    assert skips(report).get(("outputs", reason)) == said
+
+
+def test_what_is_found_of_several_outputs_types_and_checks_is_in_their_order():
+    rstd = replace(tally(), output="rstd")
+    cases = [
+        Examined(SPECS[0], tallies=(rstd, tally()), detectable=detected("statistics", "rstd")),
+        Examined(SPECS[0], tallies=(replace(tally(), dtype="bfloat16"),), detectable=detected("accuracy", "y")),
+    ]
+    state, report = reported(cases)
+    assert [(t.output, t.dtype) for t in report.tallies] == [("y", "float32"), ("y", "bfloat16"), ("rstd", "float32")]
+    assert [(d.check, d.output) for d in report.detectable] == [("accuracy", "y"), ("statistics", "rstd")]
+    assert [corner for told in state.told.values() for *_, corner in told.errors] == [True] * 4
+    assert report.kernel == "k"
+    state.drawn = True
+    state.enter(Examined(SPECS[1], tallies=(tally(),), detectable=detected("accuracy", "y")))
+    assert [corner for *_, corner in state.told["accuracy", "y", "float32"].errors] == [False] * 2
+
+
+def detected(check, output):
+    return tuple((check, SmallestError(output, sign, 0.1)) for sign in (1, -1))
+
+
+def test_a_finding_about_values_has_its_condition(monkeypatch):
+    found = []
+    monkeypatch.setattr(collector.condition, "condition", lambda kernel, *args: found.append((kernel.name, *args)))
+    reported([Examined(SPECS[0], findings=(replace(WRONG, index=(0, 1)),))])
+    assert found == [("k", SPECS[0], "y", (0, 1))]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +302,7 @@ def test_a_statistic_that_is_missing_once_is_a_finding_where_there_is_one(fields
 def test_only_operators_that_must_be_the_kernels_own_are_findings():
     case = Examined(SPECS[0], tallies=(tally(),), operators=("aten::rms_norm",))
     own, free = (reported([case], require_own=required)[1] for required in (True, False))
-    assert [(f.check, f.output) for f in own.findings] == [("honesty", None)]
+    assert [(f.check, f.output, f.spec) for f in own.findings] == [("honesty", None, SPECS[0])]
     assert checks(own, "failed", "honesty") == 1
     assert free.findings == ()
 
