@@ -249,6 +249,17 @@ def test_a_gate_is_multiplied_by_all_terms_of_what_it_is_applied_to():
     assert of(op, "dgate", (2, 7)).cancellation == pytest.approx(np.abs(terms).sum() / abs(sum(terms)))
 
 
+def test_a_gate_behind_another_stage_is_multiplied_by_the_terms_of_that():
+    op = "layernorm | modulate | gate_bwd"
+    e = exact(op, SPEC)
+    mean, _, r = row(e["x"][2])
+    terms = e["weight"][7] * r * e["x"][2, 7], -e["weight"][7] * r * mean, e["bias"][7]
+    scale, shift = (np.broadcast_to(e[name], e["x"].shape)[2, 7] for name in ("scale", "shift"))
+    terms = *terms, *(scale * term for term in terms), shift
+    assert of(op, "dgate", (2, 7)).cancellation == pytest.approx(np.abs(terms).sum() / abs(sum(terms)))
+    assert of("layernorm | silu | gate_bwd", "dgate", (2, 7)).cancellation == 1.0
+
+
 def test_a_stage_behind_a_gate_leaves_what_cancels_before_it():
     """It multiplies dy, and so all terms alike."""
     alone, before = (of(op, "dgate", (2, 7)) for op in ("layernorm | gate_bwd", "layernorm | gate | silu_bwd"))

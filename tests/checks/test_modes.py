@@ -442,6 +442,30 @@ def test_how_far_autocast_may_be_off():
     assert cast(0.0, {"y": other}, mean=1.0) == [("y", None, 0), ("mean", (0,), 1)]
 
 
+def test_leaves_are_those_of_a_call_that_records():
+    seen = []
+    mode = modes._leaves(("x", "weight"))
+    mode.wrap(lambda **given: seen.append((given, torch.is_grad_enabled())), "cpu")(
+        x=torch.ones(2), weight=torch.ones(2), bias=torch.ones(2)
+    )
+    ((given, recorded),) = seen
+    assert recorded
+    assert {name for name, tensor in given.items() if tensor.requires_grad} == {"x", "weight"}
+
+
+def test_an_output_of_float64_is_taken_for_one_of_its_usual_type():
+    def of(**types):
+        outputs = {name: Output(dtype, (1,), np.ones(1), None) if dtype else None for name, dtype in types.items()}
+        return replace(run_of(case_of(PLAIN, "layernorm_fwd")), outputs=outputs)
+
+    usual = of(y="bfloat16", mean="float32", rstd=None)
+    there = of(y="float64", mean="float16", rstd="float64", other=None)
+    taken = modes._taken_for_usual(usual, there)
+    types = {name: output and output.dtype for name, output in taken.outputs.items()}
+    assert types == {"y": "bfloat16", "mean": "float16", "rstd": "float64", "other": None}
+    assert all(output.got is there.outputs[name].got for name, output in taken.outputs.items() if output)
+
+
 def test_a_refusal_to_record_gradients_passes():
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
         if any(t.requires_grad for t in (x, weight, bias)):

@@ -19,6 +19,11 @@ def test_a_known_name_is_returned_and_another_gets_a_guess():
         one_of("check", "acuracy", ("accuracy", "memory"))
 
 
+def test_a_guess_that_is_less_like_the_name_by_a_tenth_is_left_out():
+    with pytest.raises(UsageError, match=r"\(did you mean abczw\?\)"):  # 0.6 of it are alike, of abq a half
+        one_of("check", "abcxy", ("abczw", "abq"))
+
+
 def test_the_beginning_of_a_name_is_guessed_too():
     with pytest.raises(UsageError, match=r"^unknown check 'acc' \(did you mean accuracy\?\); there are: accuracy$"):
         one_of("check", "acc", ("accuracy",))

@@ -1,5 +1,7 @@
 """What a call must leave: state of the process is put back, and what an argument is, is told."""
 
+import sys
+
 import pytest
 import torch
 from fake_gpu import OnGpu
@@ -30,7 +32,7 @@ def kind(x):
 
 CHANGES = {
     "x is written to: torch's count of its versions changes from 0 to 1": lambda x: x.add_(1),
-    "x.requires_grad changes from False to True": lambda x: x.requires_grad_(),
+    "x.requires_grad changes from False to True": lambda x: x.add_(1).requires_grad_(),  # a write is part of it
     "x.grad changes from None to a tensor": gradient,
     "x.dtype changes from torch.float32 to torch.float64": lambda x: setattr(x, "data", torch.zeros(2, 3).double()),
     "x.shape changes from (2, 3) to (6,)": lambda x: setattr(x, "data", x.data.view(6)),
@@ -39,6 +41,13 @@ CHANGES = {
     "x gets sum of its own": method,
     "x.__class__ changes from Tensor to Other": kind,
 }
+
+
+def test_threads_switch_as_before_at_the_end():
+    before = sys.getswitchinterval()
+    with surroundings.switching(0.25):
+        assert sys.getswitchinterval() == 0.25
+    assert sys.getswitchinterval() == before
 
 
 @pytest.mark.parametrize("words", CHANGES)

@@ -343,3 +343,17 @@ def test_a_process_that_is_lost_is_told_in_its_words():
     runner.during = "modes"
     got = examine_in(runner, SMALL, ("modes", "calls"), 1.0)
     assert (got.findings, got.slow, got.looked) == ((), ("modes",), ("calls",))
+
+
+@pytest.mark.parametrize(
+    ("further", "expected"), [((), [("judge", False)]), (("calls",), [("judge", False)]), (("honesty",), ["all", True])]
+)
+def test_functions_are_put_back_after_a_call_all_of_them_in_cases_of_honesty(further, expected, monkeypatch):
+    monkeypatch.setattr(examining, "Functions", lambda of_torch: SimpleNamespace(replaced=lambda: of_torch))
+    judge = SimpleNamespace(replaced=lambda ours=None: "all" if ours is None else ("judge", ours))
+    assert [watch() for watch in examining._watch(judge, replace(SMALL, further=further))] == expected
+
+
+def test_a_case_with_outputs_has_been_compared():
+    assert examining._compared(Examined(SMALL, tallies=("of y",))) is True
+    assert examining._compared(Examined(SMALL)) is False

@@ -136,10 +136,12 @@ def test_an_input_that_is_not_there_has_no_type_and_no_layout(op, changes, expec
 )
 def test_a_number_is_another_one(op, changes, expected):
     found = list(options._numbers(replace(SPEC, **changes), OPS[op]))
+    named = {name for change in found for name in change}
     if expected is None:
-        assert {name for change in found for name in change} <= {"weight_offset"}
+        assert named <= {"weight_offset"}
     else:
         assert expected in found
+    assert ("normalized_ndim" in named) is (op == "rmsnorm_fwd" and expected is not None)
     if op == "batchnorm_fwd":
         assert len(found) == 1 + changes.get("training", True)
 
