@@ -7,8 +7,13 @@ import torch
 from checking import SPEC, audit, findings, layernorm_fwd
 from norms import rmsnorm
 
-from verify_norm.checks import CHECKS
+from verify_norm.cases import make
+from verify_norm.checks import CHECKS, values
+from verify_norm.checks.relations.equations import compared
+from verify_norm.core.finding import Finding
+from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
+from verify_norm.running.execute import execute
 
 FIFTH = slice(0, None, 5)  # of the corner table, with cases of each type
 
@@ -87,6 +92,29 @@ def test_saved_statistics_are_rounded_once():
         == set()
     )
     assert ("statistics", "rstd") in findings(rounded_up, contract=promised)
+
+
+def run_of(function):
+    kernel = Kernel("k", "layernorm_fwd", run=function)
+    return execute(kernel, make.case(SPEC, OPS[kernel.op], kernel.contract))
+
+
+def test_a_check_looks_at_its_own_outputs():
+    alone = run_of(lambda **given: layernorm_fwd(**given)[0])
+    assert [values._judged(alone, statistics) for statistics in (False, True)] == [True, False]
+    assert [values._judged(run_of(layernorm_fwd), statistics) for statistics in (False, True)] == [True, True]
+
+
+def test_a_result_of_given_statistics_is_told_from_a_wrong_one(monkeypatch):
+    run = run_of(lambda **given: [t + 1 for t in layernorm_fwd(**given)])
+    said = {one.output: one.message for one in values._compare(run, "accuracy") if isinstance(one, Finding)}
+    monkeypatch.setattr(values.given, "stricter", lambda run: {n: compared(run)[n] for n in ("y", "mean")})
+    stricter = {one.output: one.message for one in values._compare(run, "accuracy") if isinstance(one, Finding)}
+    assert stricter.keys() == said.keys() == {"y"}
+    assert "the kernel uses the given" not in said["y"]
+    assert stricter["y"].startswith(f"{said['y']}: the kernel uses the given")
+    monkeypatch.setattr(values.given, "stricter", None)
+    assert {one.output for one in values._compare(run, "statistics") if isinstance(one, Finding)} == {"mean", "rstd"}
 
 
 @pytest.mark.slow
