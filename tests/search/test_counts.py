@@ -6,17 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from verify_norm.checks import CHECKS
 from verify_norm.core.finding import Finding, SmallestError
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.core.tally import Tally
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.tally import Skip, Tally
 from verify_norm.core.work import Compiled, Work
 from verify_norm.running.isolate import InProcess
 from verify_norm.running.untrusted.runner import UNSEEN
 from verify_norm.search import collector
 from verify_norm.search.collector import Collector
 from verify_norm.search.examine import NO_ROOM, Examined
-from verify_norm.search.limits import wording
+from verify_norm.search.limits import Raised, wording
 
 SPECS = CaseSpec((3, 5), x_layout="far"), CaseSpec((2, 7), x_layout="far", seed=1)
 WRONG = Finding("k", "accuracy", "y", "fail", "y is wrong", SPECS[0])
@@ -262,12 +263,12 @@ def test_cases_without_outputs_are_counted_where_no_check_says_so(checks, cases,
 def test_what_is_found_of_several_outputs_types_and_checks_is_in_their_order():
     rstd = replace(tally(), output="rstd")
     cases = [
-        Examined(SPECS[0], tallies=(rstd, tally()), detectable=detected("statistics", "rstd")),
-        Examined(SPECS[0], tallies=(replace(tally(), dtype="bfloat16"),), detectable=detected("accuracy", "y")),
+        Examined(SPECS[0], tallies=(rstd, tally()), detectable=detected("statistics", "y")),
+        Examined(SPECS[0], tallies=(rstd, replace(tally(), dtype="bfloat16")), detectable=detected("accuracy", "rstd")),
     ]
     state, report = reported(cases)
     assert [(t.output, t.dtype) for t in report.tallies] == [("y", "float32"), ("y", "bfloat16"), ("rstd", "float32")]
-    assert [(d.check, d.output) for d in report.detectable] == [("accuracy", "y"), ("statistics", "rstd")]
+    assert [(d.check, d.output) for d in report.detectable] == [("accuracy", "rstd"), ("statistics", "y")]
     assert [corner for told in state.told.values() for *_, corner in told.errors] == [True] * 4
     assert report.kernel == "k"
     state.drawn = True
@@ -277,6 +278,33 @@ def test_what_is_found_of_several_outputs_types_and_checks_is_in_their_order():
 
 def detected(check, output):
     return tuple((check, SmallestError(output, sign, 0.1)) for sign in (1, -1))
+
+
+def test_the_limits_that_a_kernel_states_are_skips_with_their_cases():
+    state, _ = reported([Examined(SPECS[0], problem=REASON), Examined(SPECS[1], problem=REASON)])
+    state.raised.append(Raised(SPECS[0], "ValueError: no", ()))
+    state.limits = {wording(REASON): "rows of 8 only"}
+    limits = [skip for skip in state.report((), 1.0, Work()).skipped if skip.limit]
+    assert limits == [Skip("cases", "rows of 8 only", 2, limit=True)]
+
+
+def test_a_check_that_looked_says_how_often_a_property_held():
+    seen = replace(SEEN, looked=("batch_invariance",))
+    _, report = reported([replace(seen, observed=(("batch_invariance", held),)) for held in (True, False, False)])
+    result = next(check for check in report.checks if check.name == "batch_invariance")
+    assert (result.cases, result.held, result.observed) == (3, 1, 3)
+    assert (result.no_data, result.offered) == ("", True)
+    assert result.summary == CHECKS["batch_invariance"].summary
+
+
+def test_a_report_says_of_which_kernel_it_is():
+    kernel = Kernel("k", "rmsnorm_fwd", "a.py:k", "triton", contract=Contract(stats="bfloat16"), bind="x=a", only="N>8")
+    settings = Settings(seed=3)
+    state = Collector(kernel, settings, SimpleNamespace(isolated=False, note="none"))
+    report = state.report((), 1.0, Work())
+    for name in ("op", "target", "backend", "contract", "bind", "only"):
+        assert getattr(report, name) == getattr(kernel, name)
+    assert (report.settings, report.environment["isolation"]) == (settings, "none")
 
 
 def test_a_finding_about_values_has_its_condition(monkeypatch):
@@ -294,16 +322,24 @@ def test_a_statistic_that_is_missing_once_is_a_finding_where_there_is_one(fields
     rstd = Tally("rstd", "float32", cases=1, elements=3)
     cases = [Examined(SPECS[0], tallies=(rstd,)), Examined(replace(SPECS[1], **fields), missing=("rstd",))]
     state, report = reported(cases)
-    assert [(f.check, f.output) for f in report.findings] == [("signature", "rstd")] * found
+    said = "rstd: expected in all cases or in none, but the kernel returns it in 1 and not in 1, as this one"
+    expected = Finding("k", "signature", "rstd", "fail", f"{said}, which alone shows nothing", cases[1].spec, cases=1)
+    assert report.findings == (expected,) * found
     assert state.failed["signature"] == found
     assert ("output rstd" in {skip.what for skip in report.skipped}) == (not found)
+    more = Examined(SPECS[0], findings=(replace(WRONG, check="signature"),))
+    assert checks(reported([*cases, more])[1], "failed", "signature") == found + 1
+    assert reported(cases, checks=("accuracy",))[1].findings == ()
 
 
 def test_only_operators_that_must_be_the_kernels_own_are_findings():
     case = Examined(SPECS[0], tallies=(tally(),), operators=("aten::rms_norm",))
     own, free = (reported([case], require_own=required)[1] for required in (True, False))
-    assert [(f.check, f.output, f.spec) for f in own.findings] == [("honesty", None, SPECS[0])]
+    message = "it falls back to aten::rms_norm in 1 of 1 case; --require-own forbids it"
+    assert own.findings == (Finding("k", "honesty", None, "fail", message, SPECS[0], cases=1),)
     assert checks(own, "failed", "honesty") == 1
+    dishonest = replace(case, operators=(), findings=(replace(WRONG, check="honesty"),))
+    assert checks(reported([case, dishonest], require_own=True)[1], "failed", "honesty") == 2
     assert free.findings == ()
 
 
