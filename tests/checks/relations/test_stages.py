@@ -243,25 +243,21 @@ def test_stages_have_their_own_inputs(op, names):
 
 
 @pytest.mark.parametrize(
-    ("contract", "promised"),
+    ("contract", "weight_dtype", "promised"),
     [
-        ({}, {"rounded": None, "largest": 448.0, "z_lost": (0.0, 0.0, np.inf)}),
-        ({"output": "float8_e5m2"}, {"largest": 57344.0}),
-        ({"saturate": "overflow"}, {"largest": np.inf}),
-        ({"z": "x"}, {"z_lost": (2.0**-11, 2.0**-25, 65504.0)}),
-        ({"residual": "rounded"}, {"rounded": FORMATS["float16"].round}),
+        ({}, None, {"rounded": None, "largest": 448.0, "z_lost": (0.0, 0.0, np.inf)}),
+        ({"output": "float8_e5m2"}, None, {"largest": 57344.0}),
+        ({"output": "promoted"}, "float16", {"largest": 448.0}),
+        ({"output": "promoted"}, "float32", {"largest": FORMATS["float32"].largest}),
+        ({"saturate": "overflow"}, None, {"largest": np.inf}),
+        ({"z": "x"}, None, {"z_lost": (2.0**-11, 2.0**-25, 65504.0)}),
+        ({"residual": "rounded"}, None, {"rounded": FORMATS["float16"].round}),
     ],
 )
-def test_a_stage_that_quantizes_is_told_what_the_contract_says_of_it(contract, promised):
-    own = own_inputs(
-        at(
-            "add_rmsnorm_quant_group_fwd",
-            CaseSpec((4, 256), "float16"),
-            Contract(**contract),
-            x=np.ones((4, 256)),
-            weight=np.ones(256),
-        )
-    )
+def test_a_stage_that_quantizes_is_told_what_the_contract_says_of_it(contract, weight_dtype, promised):
+    spec = CaseSpec((4, 256), "float16", weight_dtype=weight_dtype)
+    values = {"x": np.ones((4, 256)), "weight": np.ones(256)}
+    own = own_inputs(at("add_rmsnorm_quant_group_fwd", spec, Contract(**contract), **values))
     assert {name: own[name] for name in promised} == promised
 
 
