@@ -17,10 +17,12 @@ from torch.utils import _python_dispatch
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, calls
 from verify_norm.checks.relations import between, held
+from verify_norm.checks.relations.rerun import Difference
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.loading import modules
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
@@ -726,7 +728,7 @@ def test_two_threads_call_as_often_as_their_time_allows(seconds, number, monkeyp
 
 
 @pytest.mark.parametrize("changes", [{"op": "batchnorm_fwd"}, {"autograd": True}])
-def test_two_threads_share_no_module_whose_tensors_are_replaced(changes):
+def test_two_threads_share_no_module_whose_tensors_are_replaced(changes, monkeypatch):
     weights = set()
     kernel = Kernel("k", **{"op": "layernorm_bwd", **changes})
 
@@ -736,8 +738,44 @@ def test_two_threads_share_no_module_whose_tensors_are_replaced(changes):
 
     run, other = examined(replace(kernel, run=noting), replace(ROWS, shape=(6, 8)))
     assert run.problem is None
+    monkeypatch.setattr(calls, "Held", lambda run: None)  # which would be one module
     assert list(calls._threads(run, other)) == []
     assert len(weights) == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "op", "names", "changed"),
+    [
+        (ROWS, "layernorm_fwd", "weight and bias", ["weight", "bias"]),
+        (replace(ROWS, bias=False), "layernorm_fwd", "weight", ["weight"]),
+        (replace(ROWS, weight=False, bias=False), "layernorm_fwd", "all tensors", ["x", "weight", "bias"]),
+        (CaseSpec((3, 4, 5)), "batchnorm_fwd", "weight and bias", ["weight", "bias"]),
+    ],
+)
+@pytest.mark.parametrize("module", [True, False])
+@pytest.mark.parametrize("wrong", [True, False])
+def test_parameters_are_written_in_each_way_and_then_after_an_evaluation(
+    spec, op, names, changed, module, wrong, monkeypatch
+):
+    called = []
+
+    def overwritten(held, values, which, **how):
+        called.append(how)
+        assert (which, [*values]) == (names, changed)
+        held.instance.modules.update({"a": None} if module else {})
+        return [Difference("y", "y differs")] * wrong
+
+    monkeypatch.setattr(calls, "_overwritten", overwritten)
+    run, other = examined(Kernel("k", op, run=exact(op).run), spec)
+    said = [one.words for one in calls._parameters(run, other)]
+    evaluating = [{"evaluating": True}] * (op != "batchnorm_fwd")
+    if wrong:
+        written = "y differs; the module's parameters are written in place under torch.no_grad()"
+        assert said == [written if module else "y differs"]
+        assert called == [{}]
+    else:
+        assert said == []
+        assert called == ([{}] * len(modules.WRITES) + evaluating if module else [{}, {"uncounted": True}])
 
 
 def test_an_untrusted_kernel_is_not_called_by_two_threads():
