@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import libcst
 import pytest
+import torch
 from forked import forked
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -154,6 +155,17 @@ def test_what_a_fork_of_a_tests_process_calls_is_that_tests(mutation):
         calls.gather()
         assert calls == called
         calls.clear()
+
+
+def test_threads_of_openmp_end_before_a_fork_which_would_wait_for_them(mutation):
+    importlib.import_module("mirrored")
+    x, before = torch.zeros(2**18), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.exp(x)
+        assert forked(lambda: torch.exp(x).mean().item()) == (1.0, 0)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("test", "calls"), [("core/test_a.py::test_b", 2), ("checks/test_a.py::test_b", 1)])
