@@ -5,6 +5,7 @@ import time
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -42,7 +43,9 @@ def said(run, way, spec=ROWS, inferring=False, **contract):
     spec = replace(spec, call=WAYS[way], called=ways.AS_IN_INFERENCE if inferring else ways.AS_USUAL)
     kernel = run if isinstance(run, Kernel) else Kernel("k", "layernorm_fwd", run=run, contract=Contract(**contract))
     result = execute(kernel, make.case(kernel.fitted(spec), OPS[kernel.op], kernel.contract))
-    return {f.output: f.message for f in CHECKS["calls"].function(result) if isinstance(f, Finding)}
+    found = [f for f in CHECKS["calls"].function(result) if isinstance(f, Finding)]
+    assert {f.check for f in found} <= {"calls"}
+    return {f.output: f.message for f in found}
 
 
 def keyed_by(key, whole=True):
@@ -685,14 +688,49 @@ def examined(kernel, spec=ROWS):
     return result, calls._others(result)
 
 
+@pytest.mark.parametrize("off", [0.0, 1.0])
+def test_a_run_as_in_inference_is_the_usual_one_where_both_differ(off):
+    recorded = []
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        recorded.append(torch.is_grad_enabled())
+        y, *saved = right(x, weight, bias, eps, normalized_shape)
+        return (y if recorded[-1] else y + off, *saved)
+
+    run, _ = examined(layernorm_fwd)
+    recorded.clear()
+    inferring = calls._inferring(run)
+    assert recorded == [False]
+    assert (inferring is run) is bool(off)
+    execute(inferring.kernel, run.case)
+    assert recorded == [False, bool(off)]
+
+
+def test_all_tensors_get_new_values_and_then_through_data(monkeypatch):
+    run, other = examined(right)
+    monkeypatch.setattr(calls, "differences", lambda usual, one, words: [words[1]])
+    for how, more in (({}, ""), ({"uncounted": True}, ", written through .data, which counts no version")):
+        (words,) = calls._overwritten(held.Held(run), other, "all tensors", **how)
+        assert words == f"where all tensors of the call before hold them now{more}"
+    for answers in (["first"], [[], "second"]):
+        asked = Mock(side_effect=answers)
+        monkeypatch.setattr(calls, "_overwritten", asked)
+        assert "".join(calls._values(run, other)) == answers[-1]
+        assert [one.args[1:] for one in asked.call_args_list] == [(other, "all tensors")] * len(answers)
+        assert [one.kwargs for one in asked.call_args_list] == [{}, {"uncounted": True}][: len(answers)]
+
+
 @pytest.mark.parametrize(("seconds", "number"), [(-1.0, 5), (1e9, 9)])
 def test_a_series_has_as_many_calls_as_its_time_allows(seconds, number, monkeypatch):
     for name, value in {"FEWEST": 5, "MOST": 9, "SECONDS": seconds}.items():
         monkeypatch.setattr(calls, name, value)
+    names = []
+    monkeypatch.setattr(calls, "differences", lambda usual, one, words: names.append(words) or ())
     kernel, threads, _ = counted()
     run, other = examined(kernel)
     threads.clear()
     assert list(calls._many(run, other)) == []
+    assert names == [("alone", f"in call {one}") for one in range(1, number + 1)]
     assert len(threads) == number + 1  # the last one has the other values alone
 
 
@@ -711,10 +749,12 @@ def test_a_series_says_how_many_calls_later_an_output_changed(monkeypatch):
     assert f"change after {calls.FEWEST - 3} more calls" in found.words
 
 
-@pytest.mark.parametrize(("seconds", "number"), [(-1.0, 3), (1e9, 7)])
+@pytest.mark.parametrize(("seconds", "number"), [(-1.0, 3), (600.0, 7)])
 def test_two_threads_call_as_often_as_their_time_allows(seconds, number, monkeypatch):
     monkeypatch.setattr(calls, "SECONDS", seconds)
     monkeypatch.setattr(calls, "IN_THREAD", (3, 7))
+    names = set()
+    monkeypatch.setattr(calls, "differences", lambda usual, one, words: names.add(words) or ())
     kernel, threads, weights = counted()
     run, other = examined(kernel)
     threads.clear()
@@ -725,6 +765,7 @@ def test_two_threads_call_as_often_as_their_time_allows(seconds, number, monkeyp
     by_thread = [threads.count(thread) for thread in set(threads) - {main}]
     assert sum(by_thread) == 2 * number
     assert len(set(weights)) == 1  # they share a module
+    assert names == {("alone", "beside a call in another thread")}
 
 
 @pytest.mark.parametrize("changes", [{"op": "batchnorm_fwd"}, {"autograd": True}])
