@@ -38,6 +38,7 @@ def test_every_way_to_allocate_is_guarded():
     names = {name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if made.fullmatch(name)}
     guarded = {str(overload).removeprefix("aten.").removesuffix(".default") for overload in guards.PoisonEmpty._FRESH}
     assert names - guarded == set()
+    assert not [name for name in guarded if "out" in name or "names" in name]  # which make nothing, or named dimensions
     x = torch.ones(2, 3)
     ways = {
         "empty_permuted": lambda: torch.empty_permuted((2, 3), (1, 0)),
@@ -120,6 +121,22 @@ def test_an_argument_whose_storage_gets_another_size(more, damaged):
     given = guards.Arguments({"x": x})
     x.untyped_storage().resize_(x.untyped_storage().nbytes() + more)
     assert list(given.damage(())) == [Damage("x", "in", damaged, 0)] * bool(damaged)
+
+
+def test_the_norm_operators_of_torch_that_ran_are_known():
+    with guards.PoisonEmpty(math.nan) as mode:
+        torch.nn.functional.layer_norm(torch.ones(2, 4), (4,))
+    assert mode.operators.names == ("aten::native_layer_norm",)
+
+
+def test_what_ends_where_another_begins_does_not_overlap_it_and_of_no_elements_nothing_does():
+    memory = torch.zeros(8)
+    assert list(guards.overlaps({"y": memory[:4], "z": memory[4:]}, {})) == []
+    assert list(guards.overlaps({"y": memory[4:], "z": memory[:4]}, {})) == []
+    assert guards._reach(memory[2:2]) == range(0)
+    assert guards._reach(torch.eye(3).to_sparse()) == range(0)
+    first = memory.data_ptr()
+    assert guards._reach(memory[1:7:2]) == range(first + 4, first + 4 + 5 * 4)
 
 
 def test_contents_are_kept():
