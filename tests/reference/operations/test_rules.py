@@ -1,6 +1,7 @@
 """Each rule bounds what float32 makes of operands within their errors, and not much more than that."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,6 +137,35 @@ def test_a_quotient_has_a_bound_where_no_divisor_is_0_and_no_reciprocal_overflow
     with np.errstate(all="ignore"):
         found = module.RULES["divide"](Arithmetic(u=U, tiny=2.0**-126, huge=2.0**7), *operands)
     assert np.isfinite(found.delta).tolist() == [finite]
+
+
+NARROW = replace(COARSE, partials_u=2.0**-6, narrow_tiny=2.0**-12, narrow_huge=64.0, atomic=True)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 40])
+@pytest.mark.parametrize("by_row", [True, False])
+@pytest.mark.parametrize("a", [COARSE, NARROW])
+def test_the_bound_of_a_sum_of_rows_and_of_another(a, by_row, rows):
+    """Of the first column nothing is lost, of the last one partial sums may overflow."""
+    x = Known(np.tile([0.0, 0.25, 64.0 / rows, 1e29], (rows, 1)), np.tile([0.0, 0.125, 0.0, 0.0], (rows, 1)), by_row)
+    size = np.array([0.0, 0.375, 64.0 / rows, 1e29]) * rows
+    narrow = by_row and a is NARROW
+    relative = a.over_rows.summed(rows) + rows * a.partials_u if by_row else a.summed(rows, module.QUOTIENT)
+    least = (rows - 1) * a.tiny + rows * a.narrow_tiny * narrow
+    expected = rows * np.array([0.0, 0.125, 0.0, 0.0]) + relative * size + least
+    expected[0] = 0.0
+    expected[size >= (a.narrow_huge if narrow else a.huge)] = math.inf
+    found = module.RULES["sum"](a, x, 0, False).delta
+    assert found.tolist() == [exactly(one) for one in expected]
+
+
+def test_a_product_with_a_power_of_two_is_not_rounded():
+    three, half = Known(np.array([3.0]), np.zeros(1)), Known(np.array([0.5]), np.zeros(1))
+    assert bound("multiply", 3.0, 0.0, half) == bound("multiply", 0.5, 0.0, three) == COARSE.tiny
+    assert bound("multiply", 3.0, 0.0, three) == exactly(9 * COARSE.gamma(1) + COARSE.tiny)
+    change = 3.0 * 0.125
+    assert bound("multiply", 0.5, 0.125, three) == exactly(change + COARSE.gamma(1) * (1.5 + change) + COARSE.tiny)
+    assert bound("multiply", COARSE.tiny, 0.0, three) == COARSE.tiny  # the smallest number that is not flushed
 
 
 @pytest.mark.parametrize(("delta", "expected"), [(0.75, 0.5), (2.0, math.inf), (1.0, 1.0)])
