@@ -55,6 +55,8 @@ def test_layouts_are_what_they_are_called():
     assert tensor("row_strided", (2, 3, 4)).stride() == (21, 7, 1)
     assert tensor("row_strided", (3, 24)).stride() == (24 + 64, 1)
     assert tensor("row_strided", (3, 16)).stride() == (19, 1)
+    assert tensor("row_strided", (2, 5, 24)).stride() == (5 * 88, 88, 1), "the length of rows decides, no other size"
+    assert tensor("row_strided", (2, 8, 3)).stride() == (8 * 6, 6, 1)
     assert tensor("every_other").stride() == (12, 2)
     assert tensor("expanded").stride() == (0, 1)
     assert tensor("scalar").stride() == (0, 0)
@@ -71,6 +73,7 @@ def test_layouts_are_what_they_are_called():
     assert tensor("sequence_slice", (2, 3, 5, 4)).stride() == longer[:, :3].stride()
     wider = torch.zeros(2, 3, 5 + placement.GAP, 4)
     assert tensor("inner_slice", (2, 3, 5, 4)).stride() == wider[:, :, :5].stride()
+    assert tensor("inner_slice", (3, 5, 4)).stride() == wider[0, :, :5].stride()
     longer = longer.contiguous(memory_format=torch.channels_last)
     assert tensor("channel_slice", (2, 3, 5, 4)).stride() == longer[:, :3].stride()
     own = tensor("own")
@@ -80,6 +83,8 @@ def test_layouts_are_what_they_are_called():
     assert tensor("offset").storage_offset() > 2**16
     beyond = [tensor("offset", (3, n)).storage_offset() - 2**16 - placement.GUARD for n in (8, 16, 24, 32, 64, 128)]
     assert beyond == [2, 1, 4, 1, 1, 4]
+    other = [placement.placement(shape, "offset").offset - 2**16 - placement.GUARD for shape in ((), (9,), (3, 25))]
+    assert other == [1, 1, 1], "where rows are no whole vectors"
     assert tensor("loose", (1, 6)).stride() == torch.zeros(6).expand(4, 6)[:1].stride() == (0, 1)
     assert tensor("loose", (4, 1)).stride() == (1, 0)
     assert tensor("channels_last", (2, 3, 4, 5)).is_contiguous(memory_format=torch.channels_last)

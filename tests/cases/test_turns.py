@@ -58,6 +58,15 @@ def test_a_batch_is_always_compared_and_once(number):
     assert set(with_batch.further) - set(without.further) <= {"batch_invariance"}
 
 
+def test_neighbours_in_a_table_differ_and_what_one_type_turns_on_the_next_did_before():
+    of = [
+        [turns.of_type(CaseSpec((2, 3)), number, dtype, OPS["layernorm_bwd"]) for number in range(4)]
+        for dtype in (0, 1)
+    ]
+    assert of[1][:-1] == of[0][1:]
+    assert len(set(of[0])) == 4
+
+
 def test_of_an_operator_of_ones_own_no_law_of_a_norm_is_tried():
     own = turns.checks(replace(OPS["layernorm_bwd"], own=True))
     assert set(turns.checks(OPS["layernorm_bwd"])) - set(own) == {"distribution", "gradient", *LAWS}
