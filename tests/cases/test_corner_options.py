@@ -78,7 +78,14 @@ def test_what_only_some_operators_have_takes_turns(op, wanted):
     layouts = [name for name in wanted if name.endswith("_layout")]
     assert all(values(op, name, batch=9) == {"contiguous"} for name in layouts), "a batch repeats dense rows"
     if len(layouts) == 2:
-        assert all(getattr(spec, layouts[0]) != getattr(spec, layouts[1]) for spec in lines(op))
+        places = [[LAYOUTS.index(getattr(spec, name)) for name in layouts] for spec in lines(op)]
+        assert {(second - first) % 5 for first, second in places} == {2}
+
+
+def test_kinds_of_modulations_take_turns_among_neighbours_and_among_multiples_of_three():
+    kinds = [(spec.modulation, len(spec.shape)) for spec in lines("modulate_rmsnorm_fwd", 9)]
+    each = {("sample", 2), ("token", 2), ("sample", 3)}
+    assert all(set(kinds[n : n + 3]) == set(kinds[n // 3 :: 3]) == each for n in (0, 3, 6))
 
 
 def test_half_of_the_rotations_are_full():
