@@ -81,8 +81,9 @@ hypothesis.settings.register_profile(
 while_imported: dict[str, set[str]] = {"": set()}
 triton: list[tuple[Any, dict[str, Any]]] = []  # its modules and classes before they are patched, and what they hold
 HARD = 2  # omp_pause_hard: the threads end
-if hasattr(ctypes.CDLL(None), "omp_pause_resource_all"):  # torch has loaded OpenMP
-    os.register_at_fork(before=lambda: ctypes.CDLL(None).omp_pause_resource_all(HARD))
+OPENMP = ctypes.CDLL(None)
+if hasattr(OPENMP, "omp_pause_resource_all"):  # torch has loaded it
+    os.register_at_fork(before=lambda: OPENMP.omp_pause_resource_all(HARD))
 
 
 class Calls(set[str]):

@@ -279,7 +279,8 @@ def _types(way: str, dtypes: Sequence[str]) -> list[tuple[str, ...]]:
     fit = [(d, weights) for d, weights in pairs if ways.fits(way, CaseSpec((2,), d, weight_dtype=weights))]
     if len(fit) != 1:
         return [()] * bool(fit)
-    return [(f"dtype {fit[0][0]}", "weights of x's type")]  # no way asks for others
+    ((dtype, weights),) = fit
+    return [(f"dtype {dtype}", f"{weights} weights" if weights else "weights of x's type")]
 
 
 def _way(field: str, name: str, types: Sequence[tuple[str, ...]], beside: Iterable[Axis]) -> Axis:

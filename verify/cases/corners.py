@@ -98,7 +98,8 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
     if "cos" in names:
         other = "contiguous" if spec.batch else LAYOUTS[(number + 2) % 5]
         stays = bool(spec.special) and spec.special_in == "weight"  # the special value, behind what turns
-        spec = replace(spec, rotary=ROTARIES[1 if stays else number % 4], cos_layout=layout, sin_layout=other)
+        rotary = "half" if stays else ROTARIES[number % len(ROTARIES)]
+        spec = replace(spec, rotary=rotary, cos_layout=layout, sin_layout=other)
     if "variance_size" in op.attrs:
         spec = replace(spec, variance_size=(None, 1, most_of(row_length(spec, op)), 7, LONG)[number % 5])
     if op.scaled:
