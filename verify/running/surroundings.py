@@ -1,8 +1,8 @@
 """What a call must leave as it is, besides memory: state of the whole process, and what its arguments are."""
 
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,14 +78,19 @@ def able_to_judge(*, gpu: bool) -> Iterator[None]:
 
 
 @contextmanager
-def switching(seconds: float) -> Iterator[None]:
-    """Let a thread that waits for Python's lock have it after so many seconds, until the end of the block."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(seconds)
+def holding(name: str, value: Any) -> Iterator[None]:
+    """Give a state of the process, as "torch.get_num_threads()", this value until the end of the block."""
+    read, restore = state.STATE[name]
+    before = read()
+    restore(value)
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
+        restore(before)
+
+
+# Let a thread that waits for Python's lock have it after so many seconds.
+switching = partial(holding, "sys.getswitchinterval()")
 
 
 def _difference(before: Any, now: Any) -> str:

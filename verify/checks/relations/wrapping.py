@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from verify_norm.cases import placement
 from verify_norm.core.errors import one_line
 from verify_norm.loading.returned import RefusedError, fields_of
 from verify_norm.running.captures import Function
+from verify_norm.running.surroundings import holding
 
 DATA = frozenset(("x", "residual", "residual_out", "mask", "dy", "dresidual_out"))
 ALIGNED = 16  # bytes of a vector load
@@ -155,34 +156,6 @@ def deterministically() -> Iterator[None]:
         torch.use_deterministic_algorithms(was, warn_only=warns)
 
 
-@contextmanager
-def in_threads(count: int) -> Iterator[None]:
-    """Let torch compute in so many threads."""
-    was = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(was)
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Let torch make floating-point tensors of this type where none is given."""
-    was = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(was)
-
-
-@contextmanager
-def matmul_precision(precision: str) -> Iterator[None]:
-    """Let torch multiply float32 matrices in this precision, "highest", "high" or "medium"."""
-    was = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(was)
+in_threads = partial(holding, "torch.get_num_threads()")
+default_dtype = partial(holding, "torch.get_default_dtype()")
+matmul_precision = partial(holding, "torch.get_float32_matmul_precision()")
