@@ -635,9 +635,9 @@ def test_numbers_of_threads_take_turns():
                              replace(ROWS, variant=variant))  # fmt: skip
                 assert all(f"with other numbers of threads of torch ({count})" in words for words in found.values())
                 seen |= {(variant, count)} if found else set()
+        assert torch.get_num_threads() == 1
     assert all(len([1 for pair in seen if pair[place] == one]) == 2 for place in (0, 1) for one in
                (range(len(modes.THREADS)), modes.THREADS)[place])  # fmt: skip
-    assert torch.get_num_threads() == 1
 
 
 class Scaled(torch.autograd.Function):
