@@ -93,6 +93,14 @@ def test_half_of_the_rotations_are_full():
 
 
 @pytest.mark.parametrize(
+    ("special", "held", "rotations"),
+    [("nan", "weight", {"half"}), ("nan", "x", set(corners.ROTARIES)), (None, "weight", set(corners.ROTARIES))],
+)
+def test_a_special_value_of_a_weight_is_in_an_element_that_is_not_rotated(special, held, rotations):
+    assert values("qk_norm_rope_fwd", "rotary", special=special, special_in=held) == rotations
+
+
+@pytest.mark.parametrize(
     ("op", "alias", "aliases"),
     [
         ("layernorm_bwd", "x:dy", {"x:dy"}),
@@ -204,3 +212,7 @@ def test_a_modulation_is_of_each_token_or_of_samples_of_many_tokens(spec, kind, 
 def test_a_special_value_is_in_an_input_that_the_operator_has(op, wanted, held):
     spec = CaseSpec((3, 8), special="inf", special_in=wanted)
     assert corners._specially(OPS[op], spec) == replace(spec, special_in=held)
+
+
+def test_a_case_without_a_special_value_names_no_other_input_for_it():
+    assert values("add_layernorm_bwd", "special_in") == {"x"}
