@@ -27,6 +27,7 @@ def backward(DX, DG, DY, X, Gate, W, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, sgm
     CHUNK: tl.constexpr = K.CHUNK
     CHUNKS: tl.constexpr = K.CHUNKS
     SUMS: tl.constexpr = K.SUMS
+    STAGES: tl.constexpr = K.STAGES
     FAST: tl.constexpr = PTX and VEC > 1
     N = (NV * VEC).to(tl.int32)
     lane = tl.arange(0, CHUNK)
@@ -34,34 +35,28 @@ def backward(DX, DG, DY, X, Gate, W, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, sgm
     for _ in tl.static_range(CHUNKS):
         dw += (tl.zeros([SUMS, CHUNK], tl.float32),)
     programs = tl.num_programs(0).to(tl.int64)
-    for tile in tl.range(tl.program_id(0).to(tl.int64), (M + ROWS - 1) // ROWS, programs, num_stages=1):
-        if FAST:
+    for tile in tl.range(tl.program_id(0).to(tl.int64), (M + ROWS - 1) // ROWS, programs, num_stages=STAGES):
+        if FAST and STAGES == 1:
             prefetch(X, tile + programs, sxm, M, NV, VEC, ROWS)
             prefetch(DY, tile + programs, sdm, M, NV, VEC, ROWS)
             prefetch(Gate, tile + programs, sgm, M, NV, VEC, ROWS)
         row = tile * ROWS + tl.arange(0, ROWS)
         rstd = tl.load(Rstd + row, mask=row < M, other=0.0)[:, None]
         loaded = ()
-        for c in tl.static_range(CHUNKS):  # all of it before anything is computed
+        for c in tl.static_range(CHUNKS):  # all of it before anything is stored: the compiler moves no load across that
             cols = c * CHUNK + lane
             x = load(X, row, sxm, cols, sxn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
             d = load(DY, row, sdm, cols, sdn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
             g = load(Gate, row, sgm, cols, sgn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
             loaded += ((x, d, g),)
         along = tl.zeros([ROWS, CHUNK], tl.float32)
-        for c in tl.static_range(CHUNKS):
-            x, d, g = loaded[c]
-            e = wide(d, FAST) * activate(wide(g, FAST), "silu", PTX)
-            if W is not None:
-                e *= factor(W, c * CHUNK + lane, N, offset, EVEN or c < CHUNKS - 1, VEC, FAST)
-            along += e * (wide(x, FAST) * rstd)
-        c1 = (tl.sum(along, axis=1) / N)[:, None]
+        es = ()
         new_dw = ()
         for c in tl.static_range(CHUNKS):
             cols = c * CHUNK + lane
-            x = anew(loaded[c][0], FAST) * rstd
-            d = anew(loaded[c][1], FAST)
-            g = anew(loaded[c][2], FAST)
+            x = wide(loaded[c][0], FAST) * rstd
+            d = wide(loaded[c][1], FAST)
+            g = wide(loaded[c][2], FAST)
             e = d * activate(g, "silu", PTX)
             d *= x * slope(g, "silu", PTX)
             new_dw += (dw[c] + down(e * x, SUMS),)
@@ -69,9 +64,14 @@ def backward(DX, DG, DY, X, Gate, W, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, sgm
                 w = factor(W, cols, N, offset, EVEN or c < CHUNKS - 1, VEC, FAST)
                 e *= w
                 d *= w
-            store(DX, rstd * (e - x * c1), row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)
+            along += e * x
+            es += (e,)
             store(DG, d, row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)
         dw = new_dw
+        c1 = (tl.sum(along, axis=1) / N)[:, None]
+        for c in tl.static_range(CHUNKS):
+            x = anew(loaded[c][0], FAST) * rstd  # of what is narrower, which stays in half the registers
+            store(DX, rstd * (es[c] - x * c1), row, NV, c * CHUNK + lane, M, N, EVEN or c < CHUNKS - 1, VEC)
     if PTX:
         gdc_launch_dependents()
     if K.DWEIGHT:

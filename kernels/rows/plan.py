@@ -36,7 +36,9 @@ TOGETHER = 128  # sums side by side down a column, at least: the longer their ru
 ALONE = 8192  # elements of tiles, or one tile, that one program of the backward takes: no launch has to add lines
 FEW = 16  # rows, at most: what `verify-norm prove` proves one number of rows at a time
 RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
+UNLIMITED = 2**31 - 1  # programs of a launch: each has one tile
 GROUPS = {"group64": 64, "group128": 128}  # columns that have a scale of 8 bits together, by form
+SHARED = 8192  # columns up to which a tile of the forward has two rows that share a line
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
 Type = torch.dtype | None
 
@@ -56,11 +58,16 @@ def forward_plan(
     form: str = "",
     factor: Type = None,
     shift: Type = None,
+    shared: bool = False,
     joint: bool = False,
 ) -> Plan:
-    """Return the plan of the forward of rows of n elements, which vectors of `vec` load, into 8 bits if `quantized`."""
+    """Return the plan of the forward of rows of n elements, which vectors of `vec` load, into 8 bits if `quantized`.
+
+    Several rows have one line of the factor and the shift if they are `shared`.
+    """
     group = GROUPS.get(form, 0)
-    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, quantized is not None and not residual, group))
+    into_8_bits = quantized is not None and not residual
+    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, into_8_bits, group, shared))
     rows = cut["ROWS"]
     ahead = -(-multiprocessors(device) * AHEAD // (rows * n * dtype.itemsize * (1 + residual)))
     options = {"num_warps": warps_of(device, cut.pop("num_warps"))}
@@ -97,10 +104,9 @@ def backward_plan(
     over = cut["CHUNK"] >= 256 * warps  # a thread has the same columns of every row, and adds them up
     most = CPU_PROGRAMS
     if device.type == "cuda":
-        each = max(8 // warps, 1)  # programs of a multiprocessor, whose registers 8 warps fill
-        most = max(each * multiprocessors(device), TOGETHER)
-        buffer = rows * cut["CHUNK"] * cut["CHUNKS"] * dtype.itemsize * (2 + added)  # one a stage but the last
-        cut["STAGES"] = min(cut["STAGES"], max(1, 1 + (shared_memory(device) - RESERVED) // buffer))
+        # 8 warps fill the registers of a multiprocessor, with the sums of their programs.
+        most = _programs(device, 8 // warps) if dweight or dbias else UNLIMITED
+        cut["STAGES"] = _stages(device, cut, dtype.itemsize * (2 + added))
     constants = BackwardConstants(
         vec,
         ptx(device),
@@ -120,18 +126,14 @@ def backward_plan(
 
 @cache
 def gated_plan(device: torch.device, n: int, vec: int, dtype: torch.dtype, weight: Type, offset: bool) -> Plan:
-    """Return the plan of a gated norm's gradients: a thread has 32 elements of each tensor at most."""
-    if n <= 1024:
-        cut = {"ROWS": max(2048 // _block(n, vec), 1), "CHUNK": _block(n, vec), "CHUNKS": 1, "num_warps": 4}
-    else:
-        cut = {"ROWS": 1, **_chunks(n, 8 if n <= 4096 else 16)}
-    cut = _on(device, cut)
+    """Return the plan of a gated norm's gradients: 16 warps of a multiprocessor, one tile on its way beside theirs."""
+    cut = _on(device, _gated_cut(n, vec, dtype.itemsize))
     warps, rows = cut.pop("num_warps"), cut["ROWS"]
     over = cut["CHUNK"] >= 256 * warps  # a thread has the same columns of every row, and adds them up
     most = CPU_PROGRAMS
     if device.type == "cuda":
-        most = max(max(8 // warps, 1) * multiprocessors(device), TOGETHER)
-    sums = {"AGAIN": 1, "RAW": 1, "STAGES": 1, "SUMS": 1 if over else rows}
+        most = _programs(device, 16 // warps)
+        cut["STAGES"] = _stages(device, cut, dtype.itemsize * 3)
     constants = BackwardConstants(
         vec,
         ptx(device),
@@ -140,10 +142,23 @@ def gated_plan(device: torch.device, n: int, vec: int, dtype: torch.dtype, weigh
         DBIAS=False,
         FORM="gate",
         JOINT=False,
+        AGAIN=1,
+        RAW=1,
+        SUMS=1 if over else rows,
         **cut,
-        **sums,
     )
     return Plan(gated, constants, device, vec, rows, most, options={"num_warps": warps_of(device, warps)})
+
+
+def _programs(device: torch.device, each: int) -> int:
+    """Return how many programs run on a device at a time, `each` on a multiprocessor; as many lines are added up."""
+    return max(max(each, 1) * multiprocessors(device), TOGETHER)
+
+
+def _stages(device: torch.device, cut: dict[str, int], size: int) -> int:
+    """Return how many stages shared memory has room for, with `size` bytes a column, which all but the last take."""
+    buffer = cut["ROWS"] * cut["CHUNK"] * cut["CHUNKS"] * size
+    return min(cut["STAGES"], max(1, 1 + (shared_memory(device) - RESERVED) // buffer))
 
 
 @cache
@@ -171,14 +186,18 @@ def scales(form: str, n: int) -> int | None:
     return 1 if form == "rows" else -(-n // GROUPS[form]) if form in GROUPS else None
 
 
-def _forward_cut(n: int, vec: int, size: int, residual: bool, quantized: bool, group: int) -> dict[str, int]:
+def _forward_cut(
+    n: int, vec: int, size: int, residual: bool, quantized: bool, group: int, shared: bool
+) -> dict[str, int]:
     """Return the cut of the forward: 32 elements of a tile a thread, or 16 of each of two tensors.
 
     So enough vectors are in flight, at a third of the registers. Of short rows a thread has 64 bytes, and no lane is
     idle where a row is 3/4 of a power of two, such as 768 columns. From 16 bits into 8 a thread has two to three times
     as many: less is moved, so instructions count, and many of them are those of a thread, whatever it holds. No `group`
-    is in two chunks.
+    is in two chunks. Two rows at a time read a line of a factor and a shift that is `shared` once: read for every row,
+    it moves as much from the L2 as x and y do.
     """
+    shared = shared and n <= SHARED
     if n <= 1024:
         block = _block(n, vec)
         short = {"ROWS": 4096 // size // block, "CHUNK": block, "CHUNKS": 1, "num_warps": 2}
@@ -190,7 +209,8 @@ def _forward_cut(n: int, vec: int, size: int, residual: bool, quantized: bool, g
     warps = max(4, triton.next_power_of_2(-(-n // 1024))) if n <= 8192 or FEWER_WARPS < n <= 2**14 else 8
     if n > (2**14 if residual or size > 2 else LONG):
         warps = 16 if size == 2 else 32
-    return {"ROWS": 2 if n <= 2048 else 1, **_chunks(n, min(2 * warps, 32) if residual else warps)}
+    more = residual or (shared and n > PAIRED)
+    return {"ROWS": 2 if n <= 2048 or shared else 1, **_chunks(n, min(2 * warps, 32) if more else warps)}
 
 
 def _backward_cut(n: int, vec: int, size: int, sums: int, added: bool, mixed: bool, raw: bool) -> dict[str, int]:
@@ -198,16 +218,18 @@ def _backward_cut(n: int, vec: int, size: int, sums: int, added: bool, mixed: bo
 
     It is half of that in twice the threads, and where elements are loaded one by one, whose addresses take registers
     too. `mixed` says that the weight has more bytes than x, and `raw` that the compiler can be kept from holding both
-    forms of what is kept RAW.
+    forms of what is kept RAW. Without sums a program has one tile, as in the forward, and all of it on its way at once.
     """
-    alone = size == 2 and sums < 2 and not added
-    held = {"AGAIN": 0, "RAW": 0, "STAGES": 3 if vec > 1 else 1, "ROWS": 1}
+    alone = size == 2 and sums == 1 and not added
+    held = {"AGAIN": 0, "RAW": 0, "STAGES": 3 if vec > 1 and sums else 1, "ROWS": 1}
     again = held | {"AGAIN": 1, "STAGES": 1, **_chunks(n, 16)}
     if n <= 1024:  # many small programs: one computes while another waits for a sum or for memory
         tile = 2048 if vec > 1 else 1024
         return held | {"ROWS": tile // _block(n, vec), "CHUNK": _block(n, vec), "CHUNKS": 1, "num_warps": 2}
     if vec == 1:
         return held | _chunks(n, 8 if n <= 4096 else 16)
+    if not sums:
+        return held | {"RAW": int(raw), **_chunks(n, max(4, triton.next_power_of_2(-(-n // 1024))))}
     if n < TWO_ROWS:
         return held | {"ROWS": 2, **_chunks(n, 4 if n <= PAIRED else 8)}
     if n == 8192 and alone and not mixed:  # faster for this length, and for none near it
@@ -219,6 +241,22 @@ def _backward_cut(n: int, vec: int, size: int, sums: int, added: bool, mixed: bo
     if size == 2 and (n <= RAW or alone):
         return again
     return held | {"AGAIN": 2, "STAGES": 1, **_chunks(n, 8)}
+
+
+def _gated_cut(n: int, vec: int, size: int) -> dict[str, int]:
+    """Return the cut of a gated norm's gradients: up to 24 elements of each tensor a thread, 32 beyond 8192 columns.
+
+    A second stage loads the next tile into shared memory. From 4096 to 8192 columns of 16 bits the L2 is faster.
+    """
+    if n <= 1024:
+        block = _block(n, vec)
+        tile, warps, stages = (1024, size, 2) if vec > 1 else (2048, 4, 1)
+        return {"ROWS": max(tile // block, 1), "CHUNK": block, "CHUNKS": 1, "STAGES": stages, "num_warps": warps}
+    if vec == 1:
+        return {"ROWS": 1, "STAGES": 1, **_chunks(n, 8 if n <= 4096 else 16)}
+    warps = (4 if n <= PAIRED else 8 if n <= 4096 else 16) * (size // 2)
+    stages = 1 if 4096 < n <= 8192 and size == 2 else 2
+    return {"ROWS": 1, "STAGES": stages, **_chunks(n, min(warps, 16))}
 
 
 def _chunks(n: int, warps: int) -> dict[str, int]:

@@ -116,6 +116,47 @@ def test_registers_hold_what_a_plan_says(h200, dtype, weight):
     assert ((2, 0, 1) in seen) == (weight == F32)
 
 
+@pytest.mark.parametrize("name", [name for name in ROOMS if name != "interpreter"])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_gradients_of_a_gated_norm_have_room_and_load_a_tile_ahead(monkeypatch, name, dtype):
+    room, size = ROOMS[name], dtype.itemsize
+    on(monkeypatch, room, sm_90=name in ("H200", "B200"))
+    for n in [n for n in LENGTHS if n <= row_plan.HELD["backward"]]:
+        for vec in {1, 16 // size} if n * size % 16 == 0 else {1}:
+            plan = row_plan.gated_plan(GPU, n, vec, dtype, dtype, False)
+            c, warps = plan.constants, plan.options["num_warps"]
+            assert (c.CHUNKS - 1) * c.CHUNK < n <= c.CHUNKS * c.CHUNK, (n, plan)
+            elements = 1024 if vec > 1 else 2048
+            assert c.ROWS == 1 or elements == c.ROWS * c.CHUNK
+            tile = c.ROWS * c.CHUNK * c.CHUNKS * size * 3
+            assert (c.STAGES - 1) * tile + row_plan.RESERVED <= room.shared - 1024 or c.STAGES == 1
+            ahead = 4096 < n <= 8192 and dtype is BF16  # into the L2
+            fits = tile + row_plan.RESERVED <= room.shared - 1024
+            assert (c.STAGES == 2) == (vec > 1 and not ahead and fits), (n, plan)
+            assert plan.most >= max(row_plan.TOGETHER, room.multiprocessors)
+            assert c.CHUNK * c.CHUNKS * c.ROWS * 3 * size / 4 / (32 * warps) <= 192  # registers that hold a tile
+
+
+@pytest.mark.parametrize("n", [64, 768, 2048, 8192, 12288, 16384])
+def test_without_sums_each_program_of_a_backward_has_one_tile(h200, n):
+    for sums in ((False, False), (True, False), (False, True)):
+        plan = row_plan.backward_plan(GPU, n, 8, BF16, BF16, False, True, False, True, *sums)
+        key = (GPU, n, 8, BF16, BF16, False, True, False, True, *sums)
+        _, programs, _ = launch._backward_programs(10**6, key, None, None)
+        assert (programs == -(-(10**6) // plan.rows)) == (sums == (False, False))
+        assert (plan.constants.STAGES == 1) or any(sums)
+
+
+@pytest.mark.parametrize(("n", "warps"), [(3072, 4), (4096, 8), (8192, 16)])
+def test_two_rows_share_a_line_of_a_modulation(h200, n, warps):
+    def planned(shared):
+        plan = row_plan.forward_plan(GPU, n, 8, BF16, None, None, False, True, False, None, "", BF16, BF16, shared)
+        return plan.rows, plan.options["num_warps"]
+
+    assert planned(shared=True) == (2, warps)
+    assert planned(shared=False) == (1, max(4, n // 1024))
+
+
 @pytest.mark.parametrize("n", [8704, 12288, 16384])
 def test_rows_are_kept_raw_only_where_the_compiler_can_be_kept_from_converting_them_early(h200, monkeypatch, n):
     arguments = (GPU, n, 8, BF16, BF16, False, True, False, True, True, True)
