@@ -213,7 +213,8 @@ def forward(
     LEAST: tl.constexpr = FAST and (
         Scale is not None or GROUP > 0
     )  # instructions: into 8 bits they are the limit, not the memory
-    EARLY: tl.constexpr = VEC > 1 and CHUNKS * CHUNK <= 1024  # parameters are held too: memory is waited for once
+    LONGEST: tl.constexpr = 1024 if Factor is None else 8192  # columns whose parameters are held too
+    EARLY: tl.constexpr = VEC > 1 and CHUNKS * CHUNK <= LONGEST  # so that memory is waited for once
     N = (NV * VEC).to(tl.int32)
     tile = tl.program_id(0).to(tl.int64)
     row = tile * ROWS + tl.arange(0, ROWS)
@@ -244,6 +245,14 @@ def forward(
             ws += (parameter(W, c * CHUNK + lane, N, EVEN or c < CHUNKS - 1, VEC),)
         if B is not None:
             bs += (parameter(B, c * CHUNK + lane, N, EVEN or c < CHUNKS - 1, VEC),)
+    fs = ()
+    if Factor is not None:
+        sample = tl.minimum(row, M - 1) // per  # here, since a division takes as long as a load
+        for c in tl.static_range(CHUNKS if EARLY else 0):
+            cols = c * CHUNK + lane
+            f = load(Factor, sample, NV, cols, 1, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+            s = load(Shift, sample, NV, cols, 1, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+            fs += ((f, s),)
     xs = ()
     for c in tl.static_range(CHUNKS):
         x = wide(loaded[c][0], FAST)
@@ -284,9 +293,13 @@ def forward(
         if FORM == "gate":
             y *= activate(wide(loaded[c][1], FAST), "silu", PTX)
         if Factor is not None:
-            sample = tl.minimum(row, M - 1) // per
-            y *= 1.0 + wide(load(Factor, sample, NV, cols, 1, M, N, EVEN or c < CHUNKS - 1, VEC, ""), FAST)
-            y += wide(load(Shift, sample, NV, cols, 1, M, N, EVEN or c < CHUNKS - 1, VEC, ""), FAST)
+            if EARLY:
+                f, s = fs[c]
+            else:
+                f = load(Factor, sample, NV, cols, 1, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+                s = load(Shift, sample, NV, cols, 1, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+            y *= 1.0 + wide(f, FAST)
+            y += wide(s, FAST)
         if Scale is not None:
             most = tl.maximum(most, tl.abs(y))
             y = saturated(y * scale, Y, PTX)

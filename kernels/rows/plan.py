@@ -28,7 +28,7 @@ HELD = {"forward": 2**15, "backward": 2**14}  # elements of the longest row that
 FEWER_WARPS = 12288  # columns up to which 8 warps take the forward of a row of more than 8192
 LONG = 20480  # columns of 16 bits up to which 8 warps take that of one of more than 16384, two a multiprocessor
 NARROW = 112  # elements of two rows that a thread holds at most, where results have 8 bits
-PAIRED = 3072  # columns, if more than 1024, up to which a multiprocessor has two programs of the backward
+PAIRED = 3072  # columns, if more than 1024, up to which 4 warps take a tile of the backward, or of two SHARED rows
 TWO_ROWS = 6144  # columns, if more than 1024, below which a tile of the backward has two rows
 CONVERTED = 8192  # columns up to which registers hold a row in float32 beside its sums
 RAW = 12288  # columns up to which they hold it in its own type, whatever that is; beyond, of 16 bits
@@ -38,7 +38,7 @@ FEW = 16  # rows, at most: what `verify-norm prove` proves one number of rows at
 RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
 UNLIMITED = 2**31 - 1  # programs of a launch: each has one tile
 GROUPS = {"group64": 64, "group128": 128}  # columns that have a scale of 8 bits together, by form
-SHARED = 8192  # columns up to which a tile of the forward has two rows that share a line
+SHARED = 4096  # columns up to which a tile of the forward has two rows with one line of a factor
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
 Type = torch.dtype | None
 

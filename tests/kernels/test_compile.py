@@ -115,6 +115,9 @@ for form, n, residual, *absent in (
     quantized = None if row_plan.scales(form, n) is None else torch.float8_e4m3fn
     plan = row_plan.forward_plan(H200, n, 8, BF16, BF16, None, residual, not form, False, quantized, form)
     look(f"form {form} {n}", plan, (*absent, "B", "Scale", "offset", *(("Mean",) if form else ())))
+for n in (3072, 4096, 8192):
+    plan = row_plan.forward_plan(H200, n, 8, BF16, BF16, BF16, False, True, False, None, "", BF16, BF16, True)
+    look(f"modulated {n}", plan, ("R", "H", "Scale", "Most", "offset"))
 for n in (768, 4096, 8192):
     look(f"gated backward {n}", row_plan.gated_plan(H200, n, 8, BF16, BF16, False), ("offset",))
 for n, half, interleaved in ((128, 64, False), (128, 32, False), (128, 64, True)):
@@ -274,6 +277,7 @@ def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
                 " 4096",
             )
         ),
+        *(f"modulated {n}, in registers, {ahead}" for n in (3072, 4096, 8192)),
         *(f"gated backward {n}, in registers, {staged}" for n in (768, 4096)),
         f"gated backward 8192, in registers, {ahead}",
         *(f"{way}turned 128 {turned}, in registers" for turned in (128, 64, 128) for way in ("", "back")),
