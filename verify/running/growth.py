@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -16,16 +17,28 @@ OURS = "verify_norm."  # our own functions: of these only what they enclose, the
 OUR_KERNELS = "verify_norm.kernels"
 
 
-def containers(kernel: Callable[..., Any], *others: Any) -> dict[int, tuple[str, int]]:
-    """Return the containers that a kernel reaches through what it encloses and the globals of its own package.
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container that a kernel reaches, or a cache of functools, under a name."""
 
-    `others` are further objects to start from.
+    name: str
+    itself: Any
 
-    They are by their id; each has a name and its length, a cache of functools its number of results. The nearest come
-    first, up to a number. Of a kernel of torch itself there are none.
+    @property
+    def size(self) -> int:
+        """Its length, or the number of a cache's results."""
+        cache = hasattr(type(self.itself), "cache_info")
+        return int(self.itself.cache_info().currsize) if cache else len(self.itself)
+
+
+def containers(kernel: Callable[..., Any], *others: Any) -> dict[int, Container]:
+    """Return the containers that a kernel reaches through what it encloses and the globals of its own package, by id.
+
+    `others` are further objects to start from. The nearest come first, up to a number. Of a kernel of torch itself
+    there are none.
     """
     home = _home(kernel)
-    found: dict[int, tuple[str, int]] = {}
+    found: dict[int, Container] = {}
     if home == "torch":
         return found
     seen: set[int] = set()
@@ -36,9 +49,9 @@ def containers(kernel: Callable[..., Any], *others: Any) -> dict[int, tuple[str,
             continue
         seen.add(id(item))
         if type(item) in SIZED:
-            found[id(item)] = name or type(item).__name__, len(item)
+            found[id(item)] = Container(name or type(item).__name__, item)
         elif hasattr(type(item), "cache_info"):
-            found[id(item)] = f"the cache of {getattr(item, '__name__', name)}", item.cache_info().currsize
+            found[id(item)] = Container(f"the cache of {getattr(item, '__name__', name)}", item)
         reached.extend(_referents(item, name, home))
     return found
 

@@ -13,6 +13,7 @@ from verify_norm.cases import make
 from verify_norm.checks.relations import leaks
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.running import growth
 
 RUN = run_of(layernorm(), replace(ROWS, shape=(2, 3)))
 
@@ -111,8 +112,11 @@ def test_a_call_is_slow_above_a_limit(monkeypatch, seconds, slow):
 
 def test_sizes_are_those_of_the_kernel_of_its_instance_and_of_the_process():
     plans = [1, 2]
-    sizes = leaks._sizes(lambda: plans, SimpleNamespace(rows={3: 4}))
+    reached = growth.containers(lambda: plans, SimpleNamespace(rows={3: 4}))
+    sizes = leaks._sizes(reached)
     assert {("plans", 2), ("rows", 1)} <= set(sizes.values())
+    plans.append(3)
+    assert ("plans", 3) in leaks._sizes(reached).values()
     assert "the number of threads" in {name for name, _ in sizes.values()}
 
 

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -51,17 +51,17 @@ def grown(run: Run) -> Iterator[str]:
     serving = replace(run, kernel=replace(run.kernel, run=instance.serving(run.kernel.run)))
     rerun(serving)
     gc.collect(1)  # also what earlier runs leave
-    before = _sizes(run.kernel.run, instance)
+    reached = growth.containers(run.kernel.run, instance)  # once: the search takes longer than the calls
+    before = _sizes(reached)
     growing, calls = {*before, MALLOC}, 0
     for count in ROUNDS:
         bytes_before = growth.native()
         made = len(_repeated(lambda: rerun(serving).problem, count))
         gc.collect(1)
         more = growth.native() - bytes_before
-        now = _sizes(run.kernel.run, instance)
-        growing &= {key for key in set(before) & set(now) if now[key][1] - before[key][1] >= made} | (
-            {MALLOC} if more >= made * BYTES else set()
-        )
+        now = _sizes(reached)
+        more_of = {key for key, (_, size) in now.items() if size - before[key][1] >= made}
+        growing &= more_of | ({MALLOC} if more >= made * BYTES else set())
         if not growing:
             return
         before, calls = now, calls + made
@@ -84,10 +84,10 @@ def _slow(run: Run) -> bool:
     return time.process_time() - started > SLOW
 
 
-def _sizes(kernel: Callable[..., Any], instance: modules.Instance) -> dict[Any, tuple[str, int]]:
+def _sizes(reached: Mapping[int, growth.Container]) -> dict[Any, tuple[str, int]]:
     """Return what may grow by one and more in a call: in words, and its size."""
     counts = {name: (f"the number of {name}", size) for name, size in growth.counts().items()}
-    return growth.containers(kernel, instance) | counts
+    return {key: (one.name, one.size) for key, one in reached.items()} | counts
 
 
 def _held(calls: list[list[StorageWeakRef]]) -> int:
