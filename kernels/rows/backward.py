@@ -14,7 +14,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from verify_norm.kernels.launch import jit
-from verify_norm.kernels.rows.forward import ForwardConstants, factor, load, parameter, plus, prefetch, store
+from verify_norm.kernels.rows.forward import ForwardConstants
+from verify_norm.kernels.rows.tiles import factor, load, parameter, plus, prefetch, store
 from verify_norm.kernels.widening import anew, wide
 
 

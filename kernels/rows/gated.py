@@ -13,7 +13,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from verify_norm.kernels.activation import activate, slope
 from verify_norm.kernels.launch import jit
 from verify_norm.kernels.rows.backward import down, line_of
-from verify_norm.kernels.rows.forward import factor, load, prefetch, store
+from verify_norm.kernels.rows.tiles import factor, load, prefetch, store
 from verify_norm.kernels.widening import anew, wide
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from verify_norm.kernels.arguments import Gradients
 from verify_norm.kernels.launch import jit, launch, programs
 from verify_norm.kernels.rows.backward import xhat
-from verify_norm.kernels.rows.forward import factor, load, parameter, saturated, store
 from verify_norm.kernels.rows.plan import TOGETHER, fold
+from verify_norm.kernels.rows.tiles import factor, load, parameter, saturated, store
 
 Numbers = tuple[Any, ...]
 

@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from verify_norm.kernels.launch import jit
 from verify_norm.kernels.rows.backward import line_of
-from verify_norm.kernels.rows.forward import addresses, plus
+from verify_norm.kernels.rows.tiles import addresses, plus
 from verify_norm.kernels.widening import wide
 
 

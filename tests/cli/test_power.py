@@ -71,7 +71,7 @@ MUTANTS = {
         6,
     ),
     "a row beyond the last unmasked": (
-        [("rows/forward.py", MASKED, MASKED.replace("row < M", "row <= M"))],
+        [("rows/tiles.py", MASKED, MASKED.replace("row < M", "row <= M"))],
         "",
         {"dweight", "dbias"},
         4,
