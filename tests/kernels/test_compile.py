@@ -100,6 +100,9 @@ backward("backward without a mean", 16384, False, False, True, "DH", "Mean")
 backward("backward with an addition", 12288, True, True, False, "offset")
 backward("backward of a float32 weight", 12288, False, True, False, "DH", "offset", weight=torch.float32)
 backward("backward of a float32 weight", 16384, False, True, False, "DH", "offset", weight=torch.float32)
+for n in (768, 4096, 16384):
+    plan = row_plan.backward_plan(H200, n, 8, BF16, BF16, True, True, False, True, False, False)
+    look(f"backward without sums {n}", plan, ("Lines", "DW", "DB", "offset"))
 for form, n, residual, *absent in (
     ("gate", 4096, True, "H", "Factor", "Shift", "Most"),
     ("l2", 4096, False, "W", "R", "H", "Factor", "Shift", "Most"),
@@ -266,6 +269,7 @@ def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
         f"backward with an addition, in registers, {staged}",
         f"backward of a float32 weight, in registers, {staged}",
         f"backward of a float32 weight, in registers, {ahead}",
+        *(f"backward without sums {n}, in registers, {ahead}" for n in (768, 4096, 16384)),
         *(
             f"form {form}, in registers, {ahead}"
             for form in (
