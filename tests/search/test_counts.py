@@ -147,6 +147,7 @@ def test_outputs_that_are_compared_count():
     _, report = reported([Examined(SPECS[0]), Examined(SPECS[1], tallies=(tally(), tally(ratio=0.9)))])
     assert (report.cases, report.coverage.compared, report.coverage.outputs) == (2, 1, {"y": 2})
     assert report.seen.types == Counter(float32=1)
+    assert reported([Examined(spec, tallies=(tally(),)) for spec in SPECS])[1].coverage.compared == 2
 
 
 def test_the_finding_of_the_case_itself_is_kept():
@@ -312,6 +313,8 @@ def test_a_finding_about_values_has_its_condition(monkeypatch):
     monkeypatch.setattr(collector.condition, "condition", lambda kernel, *args: found.append((kernel.name, *args)))
     reported([Examined(SPECS[0], findings=(replace(WRONG, index=(0, 1)),))])
     assert found == [("k", SPECS[0], "y", (0, 1))]
+    reported([Examined(SPECS[1], tallies=(tally(worst=SPECS[1], index=(1, 2)),))])
+    assert found[1:] == [("k", SPECS[1], "y", (1, 2))]
 
 
 @pytest.mark.parametrize(
@@ -326,6 +329,8 @@ def test_a_statistic_that_is_missing_once_is_a_finding_where_there_is_one(fields
     expected = Finding("k", "signature", "rstd", "fail", f"{said}, which alone shows nothing", cases[1].spec, cases=1)
     assert report.findings == (expected,) * found
     assert state.failed["signature"] == found
+    twice = reported([*cases, cases[1]])[1].findings
+    assert [finding.cases for finding in twice] == [2] * found
     assert ("output rstd" in {skip.what for skip in report.skipped}) == (not found)
     more = Examined(SPECS[0], findings=(replace(WRONG, check="signature"),))
     assert checks(reported([*cases, more])[1], "failed", "signature") == found + 1
