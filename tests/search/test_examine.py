@@ -12,8 +12,10 @@ from small_runs import run
 from verify_norm.cases import agreement, make
 from verify_norm.cases.placement import CrowdedError
 from verify_norm.checks import CHECKS
+from verify_norm.checks.honesty import EXPECTED
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
+from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running.patience import LostError
@@ -357,3 +359,159 @@ def test_functions_are_put_back_after_a_call_all_of_them_in_cases_of_honesty(fur
 def test_a_case_with_outputs_has_been_compared():
     assert examining._compared(Examined(SMALL, tallies=("of y",))) is True
     assert examining._compared(Examined(SMALL)) is False
+
+
+def test_a_runner_gets_the_case_and_how_long_it_may_take():
+    given: list = []
+    runner = Lonely()
+    runner.call = lambda *args: given.append(args) or Examined(SMALL)
+    examine_in(runner, SMALL, ("calls",), 1.5, Contract(lanes=4), left=9.0, further=0.5)
+    time = examining.Time(1.5, examining.types(SMALL), examining._compared, 9.0)
+    assert given == [(examine, time, SMALL, ("calls",), "cpu", runner.announce, Contract(lanes=4), 0.5)]
+
+
+def test_a_crash_is_an_error_of_the_kernel_with_the_words_of_its_process():
+    got = examine_in(Lonely(LostError("it ended")), SMALL, CHECK_NAMES, 1.0)
+    assert got == Examined(
+        SMALL, findings=(Finding("k", "crash", None, "error", "it ended", SMALL),), looked=("crash",)
+    )
+
+
+class Judge:
+    """The functions that a verdict rests on, of which these are found replaced."""
+
+    def __init__(self, *names):
+        self.names = names
+
+    def replaced(self, *, ours=True):
+        return self.names if ours else ()
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """A judge of which one function is found replaced, and what says so."""
+    monkeypatch.setattr(examining, "remembered", lambda: Judge("torch.allclose"))
+    monkeypatch.setattr(examining, "Functions", lambda of_torch: Judge())
+    words = f"it replaces torch.allclose, in a further run or an earlier case; {EXPECTED}"
+    return Finding("k", "honesty", None, "fail", words, SMALL)
+
+
+def test_what_was_replaced_is_found_where_this_tool_itself_goes_wrong(monkeypatch, judged):
+    checks = {"honesty": fake(), "one": fake(ValueError("ours"))}
+    assert examined_by(monkeypatch, checks)[0] == Examined(SMALL, findings=(judged,), looked=("honesty",))
+    with pytest.raises(ValueError, match="ours"):
+        examined_by(monkeypatch, {"one": fake(ValueError("ours"))})  # nobody asked for honesty
+
+
+def test_cases_of_honesty_end_with_a_look_at_all_functions(monkeypatch, judged):
+    wrong = Finding("k", "one", "y", "error", "wrong", SMALL)
+    for further, found in ((("honesty",), True), (("calls",), False)):
+        spec = replace(SMALL, further=further)
+        got, _ = examined_by(monkeypatch, {"honesty": fake(), "one": fake(wrong)}, spec=spec)
+        during = Finding("k", "honesty", None, "fail", judged.message, spec)
+        assert got.findings == (wrong, *[during] * found)
+        assert examined_by(monkeypatch, {"one": fake(wrong)}, spec=spec)[0].findings == (wrong,)
+
+
+def test_the_call_is_watched_where_honesty_is_asked_for(monkeypatch, judged):
+    watched: list = []
+    execute = examining.execute
+
+    def executed(kernel, case, watch=None):
+        watched.append((watch is not None, kernel.forward_run.untimed))
+        return execute(kernel, case, watch=watch)
+
+    monkeypatch.setattr(examining, "execute", executed)
+    kernel = Kernel("k", "rmsnorm_fwd", run=partial.right, forward_run=partial.right)
+    for name in ("honesty", "one"):
+        examined_by(monkeypatch, {name: fake()}, kernel)
+    assert watched == [(True, partial.right), (False, partial.right)]
+
+
+def test_what_a_kernel_refuses_in_a_call_is_not_supported(monkeypatch):
+    monkeypatch.setattr(examining, "execute", lambda *_, **__: SimpleNamespace(refused=True, problem="not on Mondays"))
+    assert examined_by(monkeypatch, {"one": fake()})[0] == Examined(SMALL, unsupported="not on Mondays")
+
+
+def test_limits_slow_checks_and_tensors_without_memory_are_told(monkeypatch):
+    execute = examining.execute
+    monkeypatch.setattr(examining, "execute", lambda *a, **k: replace(execute(*a, **k), limits=("size",)))
+    monkeypatch.setattr(examining, "slow", lambda run: ("one", "other"))
+    monkeypatch.setattr(examining, "_near", lambda run, name: name == "x")
+    got, _ = examined_by(monkeypatch, {"one": fake()})
+    assert (got.limits, got.slow, got.near) == (("size",), ("one",), ("x",))
+
+
+def test_layouts_are_those_of_what_no_forward_saves():
+    kernel = Kernel("k", "layernorm_bwd", run=layernorm_bwd)
+    told = examine(kernel, SMALL, (), "cpu").layouts
+    assert told == ("dy contiguous", "x contiguous", "weight contiguous", "bias contiguous")
+
+
+def test_only_a_device_that_computes_truths_is_asked_whether_it_agrees(monkeypatch):
+    asked: list = []
+    monkeypatch.setattr(make, "judge_of", lambda *args: asked.append(args))
+    monkeypatch.setattr(agreement, "require", lambda *args: pytest.fail("NumPy computes this one"))
+    monkeypatch.setattr(examining, "execute", lambda *_, **__: SimpleNamespace(refused=True, problem=None))
+    examined_by(monkeypatch, {"one": fake()})
+    assert asked[0] == (SMALL, OPS["rmsnorm_fwd"], "cpu")
+
+
+def test_what_a_case_compiled_and_what_it_held_on_the_gpu(monkeypatch):
+    totals, released = iter((3, 10)), []
+
+    class Meter:
+        total = property(lambda self: next(totals))
+
+        def watch(self):
+            """Take note of nothing."""
+
+    monkeypatch.setattr(examining, "METER", Meter())
+    monkeypatch.setattr(examining.placement, "release", released.append)
+    got, _ = examined_by(monkeypatch, {"one": fake()})
+    assert (got.compiled, released) == (7, ["cpu"])
+    totals = iter((3, 10))
+    examined_by(monkeypatch, {"one": fake(Tried("vmap", ended=True))})
+    assert released == ["cpu"], "a process that can run nothing more has nothing to release"
+
+
+def test_a_full_gpu_is_no_broken_one(monkeypatch):
+    monkeypatch.setattr(examining, "execute", lambda *_, **__: (_ for _ in ()).throw(FULL[1]))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(examining, "_dead", lambda device: True)
+    assert examined_by(monkeypatch, {"one": fake()})[0] == Examined(SMALL, unsupported=NO_ROOM)
+
+
+def test_what_others_take_of_a_gpu_is_told_as_that(monkeypatch):
+    asked: list = []
+    monkeypatch.setattr(examining.placement, "taken_by_others", lambda *args: asked.append(args) or True)
+    ours = RuntimeError("CUDA error: unknown error\nSearch for it")
+    with pytest.raises(CrowdedError, match=r"^RuntimeError: CUDA error: unknown error$"):
+        examined_by(monkeypatch, {"one": fake(ours)})
+    assert asked[-1] == (ours, torch.device("cpu"))
+
+
+def test_a_device_is_dead_if_nothing_runs_there_any_more(monkeypatch):
+    asked: list = []
+    monkeypatch.setattr(torch.cuda, "synchronize", asked.append)
+    assert [examining._dead(device) for device in ("cuda:1", "cpu")] == [False, False]
+    assert asked == ["cuda:1"]
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: (_ for _ in ()).throw(RuntimeError("CUDA error")))
+    assert examining._dead("cuda:1") is True
+
+
+def test_what_is_not_returned_not_expected_or_of_another_shape_has_no_tally():
+    right = examining.execute(
+        Kernel("k", "rmsnorm_fwd", run=partial.right), make.case(SMALL, OPS["rmsnorm_fwd"], Contract())
+    )
+    y, want = right.outputs["y"], right.case.expected["y"]
+    for output, expected, there in (
+        (y, want, True),
+        (None, want, False),
+        (y, None, False),
+        (None, None, False),
+        (replace(y, ratio=None), want, False),
+    ):
+        case = SimpleNamespace(expected={"y": expected}, spec=SMALL)
+        run = SimpleNamespace(outputs={"y": output}, case=case)
+        assert (examining._tally(run, "y", {}) is not None) == there
