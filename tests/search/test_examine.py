@@ -202,7 +202,7 @@ def test_a_case_in_which_cuda_fails_on_a_crowded_gpu_is_left_out_after_some_trie
     runner = Lonely(crowded, crowded, crowded)
     runner.isolated = isolated
     examined = examine_in(runner, SMALL, CHECK_NAMES, 1.0)
-    assert (examined.unsupported, examined.findings) == (f"{examining.CROWDED}: CUDA error: unknown error", ())
+    assert examined == Examined(SMALL, unsupported=f"{examining.CROWDED}: CUDA error: unknown error")
     assert runner.renewed == (2 if isolated else 1)
     assert examine_in(Lonely(crowded, right), SMALL, CHECK_NAMES, 1.0).unsupported is None
 
@@ -314,7 +314,7 @@ def test_an_error_of_a_check_is_one_of_this_tool(monkeypatch):
     (found,) = got.findings
     assert (found.check, found.kernel, found.output, found.status, found.spec) == ("crash", "k", None, "error", SMALL)
     assert found.message.startswith("it breaks the CUDA context of its process: RuntimeError: CUDA error: device-side")
-    assert (got.looked, got.dead) == (("crash",), True)
+    assert (got.spec, got.looked, got.dead) == (SMALL, ("crash",), True)
 
 
 def test_a_full_gpu_leaves_the_case_out(monkeypatch):
