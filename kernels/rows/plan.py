@@ -206,7 +206,7 @@ def _forward_cut(
     if quantized and size == 2:
         warps = triton.next_power_of_2(-(-2 * n // (32 * NARROW)))
         return {"ROWS": 2 if n < 8192 else 1, **_chunks(n, min(max(warps, 2), 8 if n <= 24576 else 16))}
-    warps = max(4, triton.next_power_of_2(-(-n // 1024))) if n <= 8192 or FEWER_WARPS < n <= 2**14 else 8
+    warps = _warps(n) if n <= 8192 or FEWER_WARPS < n <= 2**14 else 8
     if n > (2**14 if residual or size > 2 else LONG):
         warps = 16 if size == 2 else 32
     more = residual or (shared and n > PAIRED)
@@ -229,7 +229,7 @@ def _backward_cut(n: int, vec: int, size: int, sums: int, added: bool, mixed: bo
     if vec == 1:
         return held | _chunks(n, 8 if n <= 4096 else 16)
     if not sums:
-        return held | {"RAW": int(raw), **_chunks(n, max(4, triton.next_power_of_2(-(-n // 1024))))}
+        return held | {"RAW": int(raw), **_chunks(n, _warps(n))}
     if n < TWO_ROWS:
         return held | {"ROWS": 2, **_chunks(n, 4 if n <= PAIRED else 8)}
     if n == 8192 and alone and not mixed:  # faster for this length, and for none near it
@@ -257,6 +257,11 @@ def _gated_cut(n: int, vec: int, size: int) -> dict[str, int]:
     warps = (4 if n <= PAIRED else 8 if n <= 4096 else 16) * (size // 2)
     stages = 1 if 4096 < n <= 8192 and size == 2 else 2
     return {"ROWS": 1, "STAGES": stages, **_chunks(n, min(warps, 16))}
+
+
+def _warps(n: int) -> int:
+    """Return so many warps that a thread has 32 elements of a row at most, and 4 at least."""
+    return max(4, triton.next_power_of_2(-(-n // 1024)))
 
 
 def _chunks(n: int, warps: int) -> dict[str, int]:
