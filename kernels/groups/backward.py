@@ -19,10 +19,12 @@ from verify_norm.kernels.groups.tiles import (
     of_member,
     of_results,
     origin,
+    over,
     own,
     parts,
     role,
     saved,
+    several,
     unit_of,
     within,
 )
@@ -32,9 +34,10 @@ from verify_norm.kernels.launch import jit
 @jit
 def loaded(Mean, Rstd, W, B, sample, G, CG, channel, there, eps, K: tl.constexpr):
     """Return mean, rstd, weight and bias of these channels of a sample, for every position."""
-    mean, rstd = saved(Mean, Rstd, sample * G + channel // CG, there, eps)
-    w = own(W, sample, channel, there, 1.0, K)[:, None]
-    return mean[:, None], rstd[:, None], w, own(B, sample, channel, there, 0.0, K)[:, None]
+    group = sample * G + channel // CG
+    mean, rstd = saved(Mean, Rstd, group, there, eps)
+    w = own(W, group, channel, there, 1.0, K)[:, None]
+    return mean[:, None], rstd[:, None], w, own(B, group, channel, there, 0.0, K)[:, None]
 
 
 @jit
@@ -110,50 +113,60 @@ def backward_sums(
 
 
 @jit
-def totals(P, W, plane, unit, number, size, K: tl.constexpr):
-    """Return Σ w·g·x̂ and Σ w·g of one group of a unit; `size` is that of `member`."""
-    RANKS: tl.constexpr = K.RANKS
-    COLS: tl.constexpr = K.COLS
-    BLOCK_C: tl.constexpr = K.BLOCK_C
-    C, _, CG, UC, _, members = size
+def totals(P, W, DW, DB, plane, saves, unit, number, size, K: tl.constexpr):
+    """Return Σ w·g·x̂ and Σ w·g of groups of a unit, where they lie among all groups, and which exist.
+
+    With OWN, Σ g·x̂ and Σ g are dweight and dbias, and stored if they `saves`. `size` is that of `member`.
+    """
+    C, G, CG, UC, _, members = size
     sample, first, live = unit_of(unit, C, UC)
-    low, high = number * CG, tl.minimum(number * CG + CG, live)
-    count, wide, line = lines(members, CG, UC, BLOCK_C)
-    sums = P + (members * BLOCK_C).to(tl.int64) * unit
-    along = tl.zeros([RANKS, COLS], tl.float32)
-    total = tl.zeros([RANKS, COLS], tl.float32)
-    for rank in range(0, count, RANKS):
-        channel, at, there = parts(rank, low, high, count, wide, line, RANKS, COLS)
-        w = own(W, sample, first + channel, there, 1.0, K)
+    low, high = number * CG, tl.minimum(number * CG + CG, tl.minimum(live, UC))
+    group, exists = sample * G + first // CG + number, low < high
+    count, wide, line = lines(members, CG, UC, K.BLOCK_C)
+    sums = P + (members * K.BLOCK_C).to(tl.int64) * unit
+    along = tl.zeros([K.RANKS, K.MANY, K.COLS], tl.float32)
+    total = tl.zeros([K.RANKS, K.MANY, K.COLS], tl.float32)
+    for rank in range(0, count, K.RANKS):
+        channel, at, there = parts(rank, low, high, count, wide, line, K)
+        w = 1.0
+        if not K.OWN:
+            w = own(W, group, first + channel, there, 1.0, K)
         along += w * tl.load(sums + at, mask=there, other=0.0, cache_modifier=".cg")
         total += w * tl.load(sums + plane + at, mask=there, other=0.0, cache_modifier=".cg")
-    return tl.sum(along), tl.sum(total)
-
-
-@jit
-def means(P, W, plane, unit, number, size, K: tl.constexpr):
-    """Return c1 and c2 of one group of a unit; `size` is that of `member`."""
-    along, total = totals(P, W, plane, unit, number, size, K)
-    N = (size[2].to(tl.int64) * size[4]).to(tl.float32)
-    return tl.div_rn(along, N), tl.div_rn(total, N)
+    along = over(along)
+    total = over(total)
+    if K.OWN:
+        if DW is not None:
+            tl.store(DW + group, along, mask=saves & exists)
+        if DB is not None:
+            tl.store(DB + group, total, mask=saves & exists)
+        w = own(W, group, group, exists, 1.0, K)
+        along *= w
+        total *= w
+    return along, total, group, exists
 
 
 @jit(int64="plane", int32="C G CG UC S members")
-def backward_merge(P, W, C1, C2, plane, C, G, CG, UC, S, members, K: tl.constexpr):
-    """Store a group's c1 and c2, where not every program of the results merges them itself. K is a `BackwardMerge`."""
+def backward_merge(P, W, C1, C2, DW, DB, plane, C, G, CG, UC, S, members, K: tl.constexpr):
+    """Store c1 and c2 of MANY groups, where not every program of the results merges its own. K is a `BackwardMerge`.
+
+    With OWN, dweight and dbias too; without C1 these alone.
+    """
     if K.PTX:
         gdc_launch_dependents()
         gdc_wait()
-    unit, number = tl.program_id(0) // (UC // CG), tl.program_id(0) % (UC // CG)
-    c1, c2 = means(P, W, plane, unit, number, (C, G, CG, UC, S, members), K)
-    sample, first, live = unit_of(unit, C, UC)
-    tl.store(C1 + sample * G + first // CG + number, c1, mask=number * CG < live)
-    tl.store(C2 + sample * G + first // CG + number, c2, mask=number * CG < live)
+    unit, number = several(tl.program_id(0), CG, UC, K.MANY)
+    size = (C, G, CG, UC, S, members)
+    along, total, group, exists = totals(P, W, DW, DB, plane, number >= 0, unit, number, size, K)
+    if C1 is not None:
+        N = (CG.to(tl.int64) * S).to(tl.float32)
+        tl.store(C1 + group, tl.div_rn(along, N), mask=exists)
+        tl.store(C2 + group, tl.div_rn(total, N), mask=exists)
 
 
 @jit
-def results(DX, DY, X, W, B, Mean, Rstd, C1, C2, P, number, begin, plane, size, strides, K: tl.constexpr):
-    """Store dx of COMPUTED blocks of one unit. K is a `BackwardTurn`.
+def results(DX, DY, X, W, B, Mean, Rstd, C1, C2, DW, DB, P, number, begin, plane, size, strides, K: tl.constexpr):
+    """Store dx of COMPUTED blocks of one unit, and what `totals` stores. K is a `BackwardTurn`.
 
     The blocks are loaded before the wait for c1 and c2, or one by one with STREAM. `size` is that of `member`, and
     `strides` are those of DX, DY and X.
@@ -165,7 +178,7 @@ def results(DX, DY, X, W, B, Mean, Rstd, C1, C2, P, number, begin, plane, size, 
     STAGES: tl.constexpr = K.STAGES
     C, G, CG, UC, S, _ = size
     sg, sd, sx = strides
-    unit, sample, first, live, _, cols, along = of_results(number, begin, C, UC, S, K)
+    unit, sample, first, live, turn, cols, along = of_results(number, begin, C, UC, S, K)
     c, channel, there = cols[:, None], first + cols, below(cols, live, K)
     from_x, from_d, to = origin(sample, first, sx), origin(sample, first, sd), origin(sample, first, sg)
     xs = ()
@@ -180,7 +193,10 @@ def results(DX, DY, X, W, B, Mean, Rstd, C1, C2, P, number, begin, plane, size, 
     if K.PTX:
         gdc_wait()
     if K.RANKS > 0:
-        c1, c2 = means(P, W, plane, unit, 0, size, K)
+        alone, N = tl.zeros([1], tl.int32), (CG.to(tl.int64) * S).to(tl.float32)
+        c1, c2, _, _ = totals(P, W, DW, DB, plane, turn == 0, unit, alone, size, K)
+        c1 = tl.div_rn(c1, N)[:, None]
+        c2 = tl.div_rn(c2, N)[:, None]
     else:
         c1 = tl.load(C1 + group, mask=there, other=0.0)[:, None]
         c2 = tl.load(C2 + group, mask=there, other=0.0)[:, None]
@@ -207,6 +223,8 @@ def backward_turn(
     Rstd,
     C1,
     C2,
+    DW,
+    DB,
     P,
     summing,
     summed,
@@ -238,20 +256,7 @@ def backward_turn(
     if sums:
         member(None, X, DY, W, B, Mean, Rstd, P, summing + number, plane, size, strides, None, K)
     else:
-        results(DX, DY, X, W, B, Mean, Rstd, C1, C2, P, number, begin, plane, size, strides, K)
-
-
-@jit(int64="plane", int32="C G CG UC S members")
-def over_units(P, DW, DB, plane, C, G, CG, UC, S, members, K: tl.constexpr):
-    """Store dweight and dbias of a unit that is a sample, which has its own weight. K is a `BackwardMerge`."""
-    if K.PTX:
-        gdc_wait()
-    unit = tl.program_id(0)
-    dw, db = totals(P, None, plane, unit, 0, (C, G, CG, UC, S, members), K)
-    if DW is not None:
-        tl.store(DW + unit, dw)
-    if DB is not None:
-        tl.store(DB + unit, db)
+        results(DX, DY, X, W, B, Mean, Rstd, C1, C2, DW, DB, P, number, begin, plane, size, strides, K)
 
 
 @jit(int64="plane", int32="samples C UC members")

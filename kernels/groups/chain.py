@@ -27,7 +27,6 @@ KERNELS: dict[str, tuple[Any, type[Any]]] = {  # with the class of their constan
     "backward_turn": (shared_backward.backward_turn, constants.BackwardTurn),
     "over_samples": (held_backward.over_samples, constants.OverSamples),
     "over_members": (shared_backward.over_members, constants.OverMembers),
-    "over_units": (shared_backward.over_units, constants.BackwardMerge),
 }
 OPTIONS = ("num_warps", "maxnreg", "launch_pdl")
 
@@ -47,7 +46,7 @@ class Launch(NamedTuple):
 class Batch(NamedTuple):
     """What BatchNorm adds to a chain.
 
-    own : a sample has the weight and bias, not a channel
+    own : a group has the weight and bias, not a channel
     types : those of the running statistics, or None where there are none
     momentum : by which they move; None where they take the place of the groups' own
     eps : of a backward in which they do
@@ -70,7 +69,7 @@ class Chain(NamedTuple):
     sums: Any = None  # a Launch where there is room
     merge: Launch | None = None
     turns: tuple[Launch, ...] = ()
-    over: Launch | None = None  # the last one, of dweight and dbias
+    over: Launch | None = None  # the last one, of dweight and dbias, where no other stores them
 
 
 @functools.cache
@@ -108,12 +107,13 @@ def run_backward(
         return
     sums = x.new_empty(chain.room, dtype=torch.float32)
     means: list[Tensor | None] = [None, None]
+    own: tuple[Tensor | None, ...] = (None, None) if chain.over is not None else gradients
     chain.sums(None if chain.turns else dx, x, dy, *tensors[3:], sums)
     if chain.merge is not None:
-        means = [torch.empty_like(rstd), torch.empty_like(rstd)]
-        chain.merge(sums, w, *means)
+        means = [torch.empty_like(rstd), torch.empty_like(rstd)] if chain.turns else means
+        chain.merge(sums, w, *means, *own)
     for turn in chain.turns:
-        turn(*tensors, *means, sums)
+        turn(*tensors, *means, *own, sums)
     if chain.over is not None:
         chain.over(sums, *gradients)
 
@@ -127,7 +127,7 @@ def builder(
     def build(name: str, programs: int, numbers: tuple[Any, ...], *, early: bool = False, **more: Any) -> Launch:
         own = of_plan | more
         if name.endswith("_turn"):
-            own |= {"SUMS": numbers[1] > 0} | ({} if p.itself else {"RANKS": 0})
+            own |= {"SUMS": numbers[1] > 0, "MANY": 1} | ({} if p.itself else {"RANKS": 0})
         if not own["PTX"]:
             own.pop("maxnreg", None)
         elif early:

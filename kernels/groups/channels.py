@@ -1,8 +1,9 @@
 """BatchNorm's launches: those of GroupNorm, on x seen so that a channel of all samples is a group.
 
-Where one stride leads through samples and positions, as in channels_last or without positions, x (B, C, S) is one
-sample of C groups with B·S positions. Elsewhere it is C samples of one group, with B channels: a "sample" then has the
-weight and bias (`Batch.own`). Both are views; no element moves.
+A group has its weight and bias (`Batch.own`). Where one stride leads through samples and positions, as in channels_last
+or without positions, x (B, C, S) is one sample of C groups with B·S positions. Elsewhere it is C samples of one group,
+with B channels. Where few positions of a channel are adjacent, and vectors would reach into the next one, as in 7×7, x
+is one sample of C·S columns: a group of S for each channel, with B positions. All are views; no element moves.
 """
 
 from typing import NamedTuple
@@ -13,6 +14,11 @@ from torch import Tensor
 from verify_norm.kernels.arguments import Gradients, stored
 from verify_norm.kernels.groups.chain import Batch, Numbers, run_backward, run_forward
 from verify_norm.kernels.groups.launch import backward_chain, dense, forward_chain, three
+from verify_norm.kernels.groups.plan import WIDEST
+
+VECTOR = 16  # bytes of a load: as wide only where the positions of a channel have a multiple of it
+FLAT = WIDEST // 2  # positions, at most, of a channel whose columns others help to fill a tile with vectors
+COLUMNS = 2**31 - 2**15  # at most: they are counted in 32 bits
 
 
 class Running(NamedTuple):
@@ -40,17 +46,33 @@ def running_of(mean: Tensor | None, var: Tensor | None) -> Running:
     return Running(dense_mean, dense_var, (mean, var))
 
 
-def seen(shape: Numbers, strides: list[Numbers]) -> tuple[bool, Numbers, list[Numbers]]:
-    """Return whether channels become samples, and the shape and strides in which tensors (B, C, S) are seen.
+class View(NamedTuple):
+    """How tensors (B, C, S) are seen: in this shape and these strides, with so many groups a sample."""
 
-    >>> seen((2, 3, 4), [(12, 1, 3)]), seen((2, 3, 4), [(12, 4, 1)])
-    ((False, (1, 3, 8), [(24, 1, 3)]), (True, (3, 2, 4), [(4, 12, 1)]))
+    groups: int
+    shape: Numbers
+    strides: list[Numbers]
+
+
+def seen(shape: Numbers, strides: list[Numbers], itemsize: int) -> View:
+    """Return the view of tensors of this shape, these strides and so many bytes an element: a channel is a group.
+
+    >>> seen((2, 3, 4), [(12, 1, 3)], 4)
+    View(groups=3, shape=(1, 3, 8), strides=[(24, 1, 3)])
+    >>> seen((2, 3, 4), [(12, 4, 1)], 4)
+    View(groups=1, shape=(3, 2, 4), strides=[(4, 12, 1)])
+    >>> seen((2, 3, 49), [(147, 49, 1)], 4)
+    View(groups=3, shape=(1, 147, 2), strides=[(294, 1, 147)])
     """
     b, c, s = shape
     if all(b == 1 or s == 1 or t[0] == s * t[2] for t in strides):
         along = [t[2] if s > 1 else t[0] for t in strides]
-        return False, (1, c, b * s), [(b * s * step, t[1], step) for t, step in zip(strides, along, strict=True)]
-    return True, (c, b, s), [(t[1], t[0], t[2]) for t in strides]
+        of_rows = [(b * s * step, t[1], step) for t, step in zip(strides, along, strict=True)]
+        return View(c, (1, c, b * s), of_rows)
+    odd = s * itemsize % VECTOR > 0 and s <= FLAT and c * s <= COLUMNS
+    if odd and all(t[1:] == (s, 1) for t in strides):
+        return View(c, (1, c * s, b), [(b * t[0], 1, t[0]) for t in strides])
+    return View(1, (c, b, s), [(t[1], t[0], t[2]) for t in strides])
 
 
 def forward(
@@ -67,14 +89,14 @@ def forward(
         y, mean, rstd = forward(x.flatten(2), weight, bias, running, momentum, eps)
         return y.view(x.shape), mean, rstd
     b, c = x.shape[:2]
-    own, shape, strides = seen((b, c, x.numel() // (b * c)), strides)
+    view = seen((b, c, x.numel() // (b * c)), strides, x.element_size())
     mean = x.new_empty(c, dtype=torch.float32)
     rstd = torch.empty_like(mean)
     (w, w_type, w_at), (bias, b_type, b_at) = dense(weight, x), dense(bias, x)
     at = x.data_ptr() | y.data_ptr() | w_at | b_at | 16
     moves = momentum if running.mean is not None or running.var is not None else None
-    form = (x.device, x.dtype, w_type, b_type, shape, 1 if own else c, *strides, at & -at, float(eps), None)
-    chain = forward_chain(*form, Batch(own, running.types, moves))
+    form = (x.device, x.dtype, w_type, b_type, view.shape, view.groups, *view.strides, at & -at, float(eps), None)
+    chain = forward_chain(*form, Batch(True, running.types, moves))
     assert chain is not None  # three strides are given
     run_forward(chain, (x, y, w, bias, mean, rstd, running.mean, running.var))
     if moves is not None:
@@ -106,14 +128,14 @@ def backward(
         for p, want in ((weight, wanted[1]), (bias, wanted[2]))
     )
     b, c = x.shape[:2]
-    own, shape, strides = seen((b, c, x.numel() // (b * c)), found)
+    view = seen((b, c, x.numel() // (b * c)), found, x.element_size())
     mean, var = (stored(t).contiguous() for t in statistics)
     w, w_type, at = dense(weight, x)
     at |= x.data_ptr() | dy.data_ptr() | dx.data_ptr() | 16
-    form = (x.device, x.dtype, w_type, None, shape, 1 if own else c, *strides, at & -at, None)
+    form = (x.device, x.dtype, w_type, None, view.shape, view.groups, *view.strides, at & -at, None)
     asked = (wanted[0], dw is not None, db is not None)
     types = (mean.dtype, var.dtype)
-    chain = backward_chain(*form, asked, Batch(own, types, eps=None if eps is None else float(eps)))
+    chain = backward_chain(*form, asked, Batch(True, types, eps=None if eps is None else float(eps)))
     assert chain is not None  # three strides are given
     out = dx if wanted[0] else None
     run_backward(chain, (out, dy, x, w, None, mean, var), (dw, db), [dw, db])

@@ -3,7 +3,7 @@
 ACT : the activation, or None
 INNER : the axis whose elements are adjacent in memory: "channels" in channels_last, "positions", or "" if neither is
 VEC : elements of a vector load: runs along INNER start at multiples of VEC in every tensor, and in memory
-OWN : a sample has the weight and bias, not a channel: BatchNorm's channels are samples here
+OWN : a group has the weight and bias, not a channel: a channel of BatchNorm is a group here
 PTX : the target has sm_90's instructions, which the interpreter and other GPUs do not have
 SHORT : what the blocks of shared groups lack: "" nothing; "channels" channels, or whole blocks: what is loaded there is
     0, as are statistics and parameters, and nothing of it is used; "positions" also a part of the positions, which a
@@ -18,6 +18,7 @@ EVICT : the eviction policy of their loads and stores
 SUMS : some programs of the launch sum
 ONCE : a group's sums are loaded all at once
 RANKS, COLS : lines of sums, and sums of a line, that are loaded at a time; RANKS is 0 if sums are merged already
+MANY : groups that are merged at a time
 LINES, CHANNELS, BLOCK_M : lines, channels and samples of a block of the last sums
 """
 
@@ -91,6 +92,7 @@ class ForwardMerge:
     ONCE: bool
     RANKS: int
     COLS: int
+    MANY: int
     BLOCK_C: int
 
 
@@ -103,6 +105,7 @@ class ForwardTurn(ForwardSums):
     ONCE: bool
     RANKS: int
     COLS: int
+    MANY: int
     COMPUTED: int
     EVICT: str
     SUMS: bool
@@ -119,7 +122,7 @@ class BackwardSums(ForwardSums):
 
 @dataclass(frozen=True)
 class BackwardMerge:
-    """Of `backward.backward_merge` and `backward.over_units`."""
+    """Of `backward.backward_merge`."""
 
     OWN: bool
     INNER: str
@@ -127,6 +130,7 @@ class BackwardMerge:
     PTX: bool
     RANKS: int
     COLS: int
+    MANY: int
     BLOCK_C: int
 
 
@@ -137,6 +141,7 @@ class BackwardTurn(BackwardSums):
     STREAM: bool
     RANKS: int
     COLS: int
+    MANY: int
     COMPUTED: int
     SUMS: bool
 

@@ -34,10 +34,12 @@ from verify_norm.kernels.groups.tiles import (
     of_member,
     of_results,
     origin,
+    over,
     own,
     parts,
     places,
     role,
+    several,
     unit_of,
     within,
 )
@@ -102,43 +104,40 @@ def part(P, at, there, plane):
 
 @jit
 def statistics(P, plane, Mean, Rstd, RM, RV, momentum, saves, unit, number, size, eps, K: tl.constexpr):
-    """Return mean and rstd of one group of a unit, merged from its parts (Chan, Golub, LeVeque); store them if `saves`.
+    """Return mean and rstd of groups of a unit, merged from their parts (Chan, Golub, LeVeque); store them if `saves`.
 
-    Then the running statistics RM and RV, if there are any, move towards them.
+    Then the running statistics RM and RV, if there are any, move towards them. `number` is that of each group.
 
     `size` has C, G, channels of a group, channels of a unit, S, and members of a unit.
     """
-    RANKS: tl.constexpr = K.RANKS
-    COLS: tl.constexpr = K.COLS
-    BLOCK_C: tl.constexpr = K.BLOCK_C
     C, G, CG, UC, S, members = size
     sample, first, live = unit_of(unit, C, UC)
-    low, high = number * CG, tl.minimum(number * CG + CG, live)
-    sums = P + (members * BLOCK_C).to(tl.int64) * unit
-    count, wide, line = lines(members, CG, UC, BLOCK_C)
+    low, high = number * CG, tl.minimum(number * CG + CG, tl.minimum(live, UC))
+    sums = P + (members * K.BLOCK_C).to(tl.int64) * unit
+    count, wide, line = lines(members, CG, UC, K.BLOCK_C)
     N = (CG.to(tl.int64) * S).to(tl.float32)
     if K.ONCE:
-        _, at, there = parts(0, low, high, count, wide, line, RANKS, COLS)
+        _, at, there = parts(0, low, high, count, wide, line, K)
         average, squares, seen = part(sums, at, there, plane)
-        mean = tl.div_rn(tl.sum(seen * average), N)
-        off = tl.where(there, average - mean, 0.0)
-        variance = tl.div_rn(tl.sum(squares + seen * off * off), N)
+        mean = tl.div_rn(over(seen * average), N)
+        off = tl.where(there, average - mean[None, :, None], 0.0)
+        variance = tl.div_rn(over(squares + seen * off * off), N)
     else:
-        total = tl.zeros([RANKS, COLS], tl.float32)
-        for rank in range(0, count, RANKS):
-            _, at, there = parts(rank, low, high, count, wide, line, RANKS, COLS)
+        total = tl.zeros([K.RANKS, K.MANY, K.COLS], tl.float32)
+        for rank in range(0, count, K.RANKS):
+            _, at, there = parts(rank, low, high, count, wide, line, K)
             average, _, seen = part(sums, at, there, plane)
             total += seen * average
-        mean = tl.div_rn(tl.sum(total), N)
-        total = tl.zeros([RANKS, COLS], tl.float32)
-        for rank in range(0, count, RANKS):
-            _, at, there = parts(rank, low, high, count, wide, line, RANKS, COLS)
+        mean = tl.div_rn(over(total), N)
+        total = tl.zeros([K.RANKS, K.MANY, K.COLS], tl.float32)
+        for rank in range(0, count, K.RANKS):
+            _, at, there = parts(rank, low, high, count, wide, line, K)
             average, squares, seen = part(sums, at, there, plane)
-            off = tl.where(there, average - mean, 0.0)
+            off = tl.where(there, average - mean[None, :, None], 0.0)
             total += squares + seen * off * off
-        variance = tl.div_rn(tl.sum(total), N)
+        variance = tl.div_rn(over(total), N)
     rstd = tl.div_rn(1.0, tl.sqrt_rn(variance + eps))
-    at, saves = sample * G + first // CG + number, saves & (low < live)
+    at, saves = sample * G + first // CG + number, saves & (low < high)
     tl.store(Mean + at, mean, mask=saves)
     tl.store(Rstd + at, rstd, mask=saves)
     move(RM, at, momentum, mean, saves)
@@ -148,14 +147,13 @@ def statistics(P, plane, Mean, Rstd, RM, RV, momentum, saves, unit, number, size
 
 @jit(int64="plane", int32="C G CG UC S members", float32="eps")
 def forward_merge(P, Mean, Rstd, RM, RV, plane, C, G, CG, UC, S, members, eps, momentum, K: tl.constexpr):
-    """Store a group's statistics, where not every program of the results merges them itself. K is a `ForwardMerge`."""
+    """Store statistics of MANY groups, where not every program of the results merges its own. K is a `ForwardMerge`."""
     if K.PTX:
         gdc_launch_dependents()
         gdc_wait()
-    unit, number = tl.program_id(0) // (UC // CG), tl.program_id(0) % (UC // CG)
-    saves = tl.program_id(0) >= 0
+    unit, number = several(tl.program_id(0), CG, UC, K.MANY)
     size = (C, G, CG, UC, S, members)
-    statistics(P, plane, Mean, Rstd, RM, RV, momentum, saves, unit, number, size, eps, K)
+    statistics(P, plane, Mean, Rstd, RM, RV, momentum, number >= 0, unit, number, size, eps, K)
 
 
 @jit
@@ -177,12 +175,12 @@ def results(X, Y, W, B, Mean, Rstd, RM, RV, P, number, begin, plane, size, sx, s
     for i in tl.static_range(COMPUTED):
         s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
         xs += (block(X, from_x, c, s, sx, live, S, SHORT == "", EVICT, K),)
-    w = own(W, sample, channel, there, 1.0, K)[:, None]
-    b = own(B, sample, channel, there, 0.0, K)[:, None]
+    group = sample * G + channel // CG
+    w = own(W, group, channel, there, 1.0, K)[:, None]
+    b = own(B, group, channel, there, 0.0, K)[:, None]
     if K.PTX:
         gdc_wait()
     if RM is not None and momentum is None:
-        group = sample * G + channel // CG
         mean, rstd = constant(RM, RV, group, there, eps)
         saves = there & (along == 0) & (channel % CG == 0)
         tl.store(Mean + group, mean, mask=saves)
@@ -190,10 +188,13 @@ def results(X, Y, W, B, Mean, Rstd, RM, RV, P, number, begin, plane, size, sx, s
         mean = mean[:, None]
         rstd = rstd[:, None]
     elif K.RANKS > 0:
-        mean, rstd = statistics(P, plane, Mean, Rstd, RM, RV, momentum, turn == 0, unit, 0, size, eps, K)
+        alone = tl.zeros([1], tl.int32)
+        mean, rstd = statistics(P, plane, Mean, Rstd, RM, RV, momentum, turn == 0, unit, alone, size, eps, K)
+        mean = mean[:, None]
+        rstd = rstd[:, None]
     else:
-        mean = tl.load(Mean + sample * G + channel // CG, mask=there, other=0.0)[:, None]
-        rstd = tl.load(Rstd + sample * G + channel // CG, mask=there, other=0.0)[:, None]
+        mean = tl.load(Mean + group, mask=there, other=0.0)[:, None]
+        rstd = tl.load(Rstd + group, mask=there, other=0.0)[:, None]
     for i in tl.static_range(COMPUTED):
         s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
         y = activate((xs[i].to(tl.float32) - mean) * rstd * w + b, ACT, K.PTX)

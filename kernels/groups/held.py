@@ -70,8 +70,8 @@ def forward_held(
     for i in tl.static_range(WIDE):
         c = i * BLOCK_C + cols
         there = below(c, CG, K)
-        ws += (own(W, sample, first + c, there, 1.0, K)[:, None],)
-        bs += (own(B, sample, first + c, there, 0.0, K)[:, None],)
+        ws += (own(W, group, first + c, there, 1.0, K)[:, None],)
+        bs += (own(B, group, first + c, there, 0.0, K)[:, None],)
     if RM is not None and momentum is None:
         mean, rstd = constant(RM, RV, group, group >= 0, eps)
     else:

@@ -54,7 +54,7 @@ def store_dx(DX, to, c, s, sg, live, S, x, d, known, means, K: tl.constexpr):
 def backward_whole(
     DX, DY, X, W, B, Mean, Rstd, DW, DB, M, G, CG, S, sgb, sgc, sgs, sdb, sdc, sds, sxb, sxc, sxs, eps, K: tl.constexpr
 ):
-    """Store dx of BLOCK_G groups as one block, and the sums of their channels, or with OWN of samples. K is a `Whole`.
+    """Store dx of BLOCK_G groups as one block, and the sums of their channels, or with OWN of groups. K is a `Whole`.
 
     With an eps, Mean and Rstd are running statistics: their mean and variance, which are constants to the gradient.
     """
@@ -128,8 +128,8 @@ def backward_held(
     for i in tl.static_range(WIDE):
         channel = i * BLOCK_C + cols
         there = below(channel, CG, K)
-        w = own(W, sample, first + channel, there, 1.0, K)
-        b = own(B, sample, first + channel, there, 0.0, K)[:, None]
+        w = own(W, group, first + channel, there, 1.0, K)
+        b = own(B, group, first + channel, there, 0.0, K)[:, None]
         dw = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
         db = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
         for j in tl.static_range(BLOCKS):
@@ -161,8 +161,8 @@ def backward_held(
         for i in tl.static_range(WIDE * BLOCKS):
             channel, s = i // BLOCKS * BLOCK_C + cols, (i % BLOCKS * BLOCK_S + along)[None, :]
             there = below(channel, CG, K)
-            w = own(W, sample, first + channel, there, 1.0, K)[:, None]
-            b = own(B, sample, first + channel, there, 0.0, K)[:, None]
+            w = own(W, group, first + channel, there, 1.0, K)[:, None]
+            b = own(B, group, first + channel, there, 0.0, K)[:, None]
             x, d = anew(xs[i], FAST), anew(ds[i], FAST)
             store_dx(DX, to, channel[:, None], s, sg, CG, S, x, d, (mean, rstd, w, b), means, K)
 

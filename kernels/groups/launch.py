@@ -84,7 +84,7 @@ def forward_chain(
         sums=build("forward_sums", first, (plane, c, p.groups * group, s, p.members, *at_x)),
         merge=None
         if p.itself
-        else build("forward_merge", units * p.groups, (plane, *sizes, eps, momentum), early=True),
+        else build("forward_merge", _merges(p, units), (plane, *sizes, eps, momentum), early=True),
         turns=tuple(build("forward_turn", _programs(p, t), (*t[:3], *numbers), early=True) for t in turns),
     )
 
@@ -189,11 +189,9 @@ def backward_chain(
         first, turns = units * p.members, []
     channels = min(p.constants["BLOCK_C"], 8)  # whose sums are adjacent: 32 bytes
     merge = over = None
-    if turns and not p.itself:
-        merge = build("backward_merge", units * p.groups, (plane, *sizes), early=True)
-    if parameters and batch.own:
-        over = build("over_units", units, (plane, *sizes), early=True)
-    elif parameters:
+    if not p.itself if turns else (parameters and batch.own):
+        merge = build("backward_merge", _merges(p, units), (plane, *sizes), early=True)
+    if parameters and not batch.own:
         pieces, tile = units // b * p.wide * p.constants["BLOCK_C"] // channels, {"CHANNELS": channels}
         numbers = (plane, b, c, p.groups * group, p.members)
         over = build("over_members", pieces, numbers, early=True, LINES=2048 // channels, **tile)
@@ -227,6 +225,11 @@ def _extents(p: plan.Division, shape: tuple[int, int, int], num_groups: int) -> 
     units, group = b * triton.cdiv(num_groups, p.groups), c // num_groups
     plane = units * p.members * p.constants["BLOCK_C"]
     return units, plane, (c, num_groups, group, p.groups * group, s, p.members)
+
+
+def _merges(p: plan.Division, units: int) -> int:
+    """Return how many programs merge the sums of all units."""
+    return units * -(-p.groups // int((p.merging or {})["MANY"]))
 
 
 def _programs(p: plan.Division, turn: plan.Turn) -> int:

@@ -19,11 +19,13 @@ BOTH = {"cuda": 96 << 10, "cpu": 64 << 10}  # bytes of x and dy, and a third mor
 REGISTERS = 20  # of a thread that hold a group, or up to twice as many
 BLOCK = {"cuda": 2048, "cpu": 4096}  # lanes of a block of a shared group; in channels_last of 4 bytes of all inputs
 SUMMED = 32 << 10  # bytes of each input that a program sums over, if there are enough; in channels_last 64 KiB of all
-MEMBERS = 512  # of a unit at most, of four where a sample has several of several groups: more than fill an H200
+MEMBERS = 512  # of a unit at most: more than fill an H200
 COMPUTED = 4  # blocks that a program computes: 64 of a thread's registers hold them
 TOGETHER = 2048  # sums that every program of the results may merge for itself
 THIN = 8  # adjacent bytes of a group; one that has fewer is loaded together with its neighbours
 LINE = 64  # bytes that have to be adjacent, or memory is read at less than its speed
+USUAL, WIDEST = 128, 512  # channels of a tile, at most, and where vectors would be narrower
+RUN = 128  # adjacent bytes of a block with adjacent positions, at least
 TILED = 1024  # channels of a unit that several tiles fill, at most
 BATCH = 18 << 20  # bytes of units whose sums are made while the results of as many before are computed, of an H200's L2
 LARGE = 40 << 20  # bytes of a unit, of which its L2 would not keep enough until the results are computed
@@ -79,6 +81,8 @@ def plan(
     lanes, least = channels * positions, 1
     if inner == "channels" and group * itemsize < THIN:
         least = min(triton.next_power_of_2(triton.cdiv(LINE, group * itemsize)), triton.next_power_of_2(G))
+    elif inner == "channels" and group % 2:  # a vector would reach into the next group
+        least = min(vec, triton.next_power_of_2(G))
     if least == 1 and lanes > FEW[device] and (arrays == 1 or (lanes * arrays > WHOLE[device] and spare)):
         held = math.gcd(vec, group) if inner == "channels" else vec
         constants = _held(group, S, inner, held, itemsize, arrays, room)
@@ -98,11 +102,13 @@ def plan(
         groups, block_c = _unit(C, G, vec, itemsize)
     else:
         lanes, summed = lanes // 2 if lanes <= S < COMPUTED * lanes else lanes, SUMMED * arrays
-        groups, block_c = 1, _channels(group, S, lanes)
+        groups, block_c = 1, _channels(group, S, lanes, itemsize)
     block_s, width = max(lanes // block_c, 1), groups * group
     wide, blocks = triton.cdiv(width, block_c), triton.cdiv(S, block_s)
     filling = _members(room)
-    most = filling // (wide * max(triton.cdiv(G, groups) // 4, 1)) if groups > 1 else filling // wide
+    most = filling // wide
+    if inner == "channels":  # of one sample, as in BatchNorm, all programs run at a time
+        most = min(most, round(LOADING * room.multiprocessors / (triton.cdiv(G, groups) * wide)))
     members = wide * min(max(blocks // max(summed // (lanes * itemsize * arrays), 1), 1), max(most, 1))
     large = width * S * itemsize * arrays > _share(LARGE, room.l2, H200.l2)
     computed = min(COMPUTED if large else COMPUTED // arrays, triton.next_power_of_2(blocks))
@@ -124,7 +130,8 @@ def plan(
         "EVICT": "" if large and arrays == 1 else "evict_first",
         "num_warps": 4,
     }
-    merging = {"RANKS": ranks, "COLS": cols, "ONCE": lines <= ranks}
+    many = max(min(2 * TOGETHER // (ranks * cols), triton.next_power_of_2(groups), 32), 1)
+    merging = {"RANKS": ranks, "COLS": cols, "ONCE": lines <= ranks, "MANY": many}
     return Division(constants, groups, wide, blocks, members, merging, itself)
 
 
@@ -191,32 +198,39 @@ def _unit(C: int, G: int, vec: int, itemsize: int) -> tuple[int, int]:
 
     A unit has so many groups that whole lines of memory are read, vectors stay as wide, and the fewest lanes idle; then
     the fewest tiles of channels, of the most groups. Several tiles of several groups have no idle lane; one group that
-    is too large for that has the largest tiles.
+    is too large for that has the largest tiles. Tiles are larger than usual where else vectors would be narrower.
     """
     group = C // G
-    most = min(128, triton.next_power_of_2(C))
-    tiles = [2**k for k in range(most.bit_length()) if 2**k * itemsize >= LINE] or [most]
-    several = [
-        (n, tile)
-        for n in range(1, G + 1)
-        for tile in tiles
-        if (n * group <= tile or (n * group % tile == 0 and n * group <= TILED))
-        and (n * group * itemsize >= LINE or n == G)
-    ]
-    if not several:
-        return 1, most
 
     def cost(unit: tuple[int, int]) -> tuple[int, int, int, int]:
         n, tile = unit
         wide = triton.cdiv(n * group, tile)
         return -math.gcd(vec, n * group), triton.cdiv(G, n) * wide * tile, wide, -n
 
-    return min(several, key=cost)
+    best: list[tuple[int, int]] = []
+    for most in USUAL, WIDEST:
+        largest = min(most, triton.next_power_of_2(C))
+        tiles = [2**k for k in range(largest.bit_length()) if 2**k * itemsize >= LINE] or [largest]
+        several = [
+            (n, tile)
+            for n in range(1, G + 1)
+            for tile in tiles
+            if (n * group <= tile or (n * group % tile == 0 and n * group <= TILED))
+            and (n * group * itemsize >= LINE or n == G)
+        ]
+        best = [min([*best, *several], key=cost)] if several else best
+        if best and math.gcd(vec, best[0][0] * group) == vec:
+            break
+    return best[0] if best else (1, min(USUAL, triton.next_power_of_2(C)))
 
 
-def _channels(group: int, S: int, lanes: int) -> int:
-    """Return how many channels a block of so many lanes has: with the fewest idle lanes, then the fewest channels."""
-    powers = [2**k for k in range(lanes.bit_length()) if 2**k <= triton.next_power_of_2(group)]
+def _channels(group: int, S: int, lanes: int, itemsize: int) -> int:
+    """Return how many channels a block of so many lanes has: with the fewest idle lanes, then the fewest channels.
+
+    Its positions fill a RUN of memory, if there are enough.
+    """
+    run = min(S, RUN // itemsize)
+    powers = [2**k for k in range(lanes.bit_length()) if 2**k <= triton.next_power_of_2(group) and lanes >> k >= run]
     return min(powers, key=lambda c: (triton.cdiv(group, c) * triton.cdiv(S, lanes // c), c))
 
 

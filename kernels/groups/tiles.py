@@ -58,12 +58,12 @@ def parameter(P, channel, mask, ABSENT: tl.constexpr, INNER: tl.constexpr, VEC: 
 
 
 @jit
-def own(P, sample, channel, mask, ABSENT: tl.constexpr, K: tl.constexpr):
-    """Return the weight or bias of these channels of a sample; with OWN it is the sample's."""
+def own(P, group, channel, mask, ABSENT: tl.constexpr, K: tl.constexpr):
+    """Return the weight or bias of these channels; with OWN it is that of their groups."""
     INNER: tl.constexpr = "" if K.OWN else K.INNER
     VEC: tl.constexpr = K.VEC
     if K.OWN:
-        channel = sample + 0 * channel
+        channel = group + 0 * channel
     return parameter(P, channel, mask, ABSENT, INNER, VEC)
 
 
@@ -168,8 +168,25 @@ def lines(members, CG, UC, BLOCK_C: tl.constexpr):
 
 
 @jit
-def parts(first, low, high, count, wide, line, RANKS: tl.constexpr, COLS: tl.constexpr):
-    """Return the channels of lines from `first` on, where their sums of channels low … high − 1 lie, and a mask."""
-    rank, col = first + tl.arange(0, RANKS)[:, None], low + tl.arange(0, COLS)[None, :]
+def several(number, CG, UC, MANY: tl.constexpr):
+    """Return the unit of a program that merges MANY groups, or fewer, and their numbers there."""
+    per = tl.cdiv(UC // CG, MANY)
+    return number // per, number % per * MANY + tl.arange(0, MANY)
+
+
+@jit
+def parts(first, low, high, count, wide, line, K: tl.constexpr):
+    """Return the channels of lines from `first` on, where their sums of channels low … high − 1 lie, and a mask.
+
+    There is a low and a high for every group. The axes are lines, groups and channels, as of `over`.
+    """
+    rank = first + tl.arange(0, K.RANKS)[:, None, None]
+    col = low[None, :, None] + tl.arange(0, K.COLS)[None, None, :]
     channel = rank % wide * line + col
-    return channel, rank * line + col, (rank < count) & (channel < high)
+    return channel, rank * line + col, (rank < count) & (channel < high[None, :, None])
+
+
+@jit
+def over(t):
+    """Return the sum of every group over its lines and channels."""
+    return tl.sum(tl.sum(t, axis=2), axis=0)

@@ -208,7 +208,7 @@ def forward(
         tensors = (x, r, h, y, w, b, *_apart(mean, rstd, m), scale, most)
         long.forward(tensors, (m, nv, sxm, sxn, srm, srn, eps, offset), vec)
         return y, h, mean, rstd, most
-    more_types = (dtype, kind, f_type, s_type, per > 1, joint)
+    more_types = (dtype, kind, f_type, s_type, joint)
     shifted = offset is not None
     plan = forward_plan(x.device, n, vec, x.dtype, w_type, b_type, r is not None, centered, shifted, *more_types)
     tiles = -(-m // plan.rows)

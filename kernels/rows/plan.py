@@ -28,7 +28,7 @@ HELD = {"forward": 2**15, "backward": 2**14}  # elements of the longest row that
 FEWER_WARPS = 12288  # columns up to which 8 warps take the forward of a row of more than 8192
 LONG = 20480  # columns of 16 bits up to which 8 warps take that of one of more than 16384, two a multiprocessor
 NARROW = 112  # elements of two rows that a thread holds at most, where results have 8 bits
-PAIRED = 3072  # columns, if more than 1024, up to which 4 warps take a tile of the backward, or of two SHARED rows
+PAIRED = 3072  # columns, if more than 1024, up to which 4 warps take a tile of the backward
 TWO_ROWS = 6144  # columns, if more than 1024, below which a tile of the backward has two rows
 CONVERTED = 8192  # columns up to which registers hold a row in float32 beside its sums
 RAW = 12288  # columns up to which they hold it in its own type, whatever that is; beyond, of 16 bits
@@ -38,7 +38,6 @@ FEW = 16  # rows, at most: what `verify-norm prove` proves one number of rows at
 RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
 UNLIMITED = 2**31 - 1  # programs of a launch: each has one tile
 GROUPS = {"group64": 64, "group128": 128}  # columns that have a scale of 8 bits together, by form
-SHARED = 4096  # columns up to which a tile of the forward has two rows with one line of a factor
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
 Type = torch.dtype | None
 
@@ -58,16 +57,12 @@ def forward_plan(
     form: str = "",
     factor: Type = None,
     shift: Type = None,
-    shared: bool = False,
     joint: bool = False,
 ) -> Plan:
-    """Return the plan of the forward of rows of n elements, which vectors of `vec` load, into 8 bits if `quantized`.
-
-    Several rows have one line of the factor and the shift if they are `shared`.
-    """
+    """Return the plan of the forward of rows of n elements, which vectors of `vec` load, into 8 bits if `quantized`."""
     group = GROUPS.get(form, 0)
     into_8_bits = quantized is not None and not residual
-    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, into_8_bits, group, shared))
+    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, into_8_bits, group))
     rows = cut["ROWS"]
     ahead = -(-multiprocessors(device) * AHEAD // (rows * n * dtype.itemsize * (1 + residual)))
     options = {"num_warps": warps_of(device, cut.pop("num_warps"))}
@@ -186,18 +181,14 @@ def scales(form: str, n: int) -> int | None:
     return 1 if form == "rows" else -(-n // GROUPS[form]) if form in GROUPS else None
 
 
-def _forward_cut(
-    n: int, vec: int, size: int, residual: bool, quantized: bool, group: int, shared: bool
-) -> dict[str, int]:
+def _forward_cut(n: int, vec: int, size: int, residual: bool, quantized: bool, group: int) -> dict[str, int]:
     """Return the cut of the forward: 32 elements of a tile a thread, or 16 of each of two tensors.
 
     So enough vectors are in flight, at a third of the registers. Of short rows a thread has 64 bytes, and no lane is
     idle where a row is 3/4 of a power of two, such as 768 columns. From 16 bits into 8 a thread has two to three times
     as many: less is moved, so instructions count, and many of them are those of a thread, whatever it holds. No `group`
-    is in two chunks. Two rows at a time read a line of a factor and a shift that is `shared` once: read for every row,
-    it moves as much from the L2 as x and y do.
+    is in two chunks, and of rows with groups no more lanes idle than need be: scales cost as much there.
     """
-    shared = shared and n <= SHARED
     if n <= 1024:
         block = _block(n, vec)
         short = {"ROWS": 4096 // size // block, "CHUNK": block, "CHUNKS": 1, "num_warps": 2}
@@ -209,8 +200,9 @@ def _forward_cut(
     warps = _warps(n) if n <= 8192 or FEWER_WARPS < n <= 2**14 else 8
     if n > (2**14 if residual or size > 2 else LONG):
         warps = 16 if size == 2 else 32
-    more = residual or (shared and n > PAIRED)
-    return {"ROWS": 2 if n <= 2048 or shared else 1, **_chunks(n, min(2 * warps, 32) if more else warps)}
+    if residual and (not group or n % (512 * warps) == 0):
+        warps = min(2 * warps, 32)
+    return {"ROWS": 2 if n <= 2048 else 1, **_chunks(n, warps)}
 
 
 def _backward_cut(n: int, vec: int, size: int, sums: int, added: bool, mixed: bool, raw: bool) -> dict[str, int]:

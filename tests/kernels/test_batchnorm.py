@@ -27,6 +27,9 @@ CASES = [  # a shape, the layouts of x and dy, the types of x and weight, and co
     ((300, 2), ("contiguous", "contiguous"), (BF16, BF16), SMALL),
     ((2, 4, 16, 32), ("contiguous", "contiguous"), (F32, F32), SMALL),  # even blocks
     ((40, 3, 7), ("contiguous", "contiguous"), (F32, F32), SMALL | {"TOGETHER": 2}),  # a launch merges the sums
+    ((40, 24, 7, 7), ("contiguous", "contiguous"), (BF16, F32), SMALL),  # columns of several channels are a unit
+    ((6, 9, 7, 7), ("contiguous", "contiguous"), (F32, F32), {}),
+    ((4, 6, 5, 5), ("contiguous", "transposed"), (F32, F32), SMALL),
     ((3, 2, 17, 13), ("contiguous", "contiguous"), (F16, F32), HELD),
     ((5, 4, 40), ("contiguous", "contiguous"), (F32, F32), HELD),
 ]

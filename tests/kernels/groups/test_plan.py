@@ -36,12 +36,36 @@ def test_a_unit_has_a_line_of_memory_and_fills_its_lanes():
         vec = 16 // itemsize
         groups, block = group_plan._unit(32 * group, 32, vec, itemsize)
         width = groups * group
-        assert block <= 128
+        assert block <= group_plan.USUAL
         assert groups == 1 or min(width, block) * itemsize >= group_plan.LINE
         assert groups == 1 or width <= block or (width % block == 0 and width <= group_plan.TILED)
         assert groups == 1 or width % vec == 0
     assert group_plan._unit(320, 32, 8, 2) == (32, 64)  # of Stable Diffusion: no lane is idle
-    assert group_plan._unit(132, 4, 4, 4) == (2, 128)  # 66 channels, two a load, and not 99 one by one
+    assert group_plan._unit(132, 4, 4, 4) == (4, 256)  # a group of 33: all four, so that loads are vectors
+    assert group_plan._unit(49 * 2048, 2048, 8, 2) == (8, 512)  # BatchNorm's 7×7: 392 columns
+
+
+@pytest.mark.parametrize(("positions", "itemsize", "tile"), [(784, 2, 64), (784, 4, 32), (3136, 2, 64), (16, 4, 16)])
+def test_adjacent_positions_of_a_block_fill_a_run_of_memory(positions, itemsize, tile):
+    c = group_plan.plan((512, positions, 4), "positions", 4, itemsize, 1, H200).constants
+    assert c["BLOCK_S"] >= tile
+
+
+def test_programs_that_sum_a_sample_run_at_the_same_time():
+    """Of rows without samples, as BatchNorm's: a second wave of a few programs would take as long as the first."""
+    wave = group_plan.LOADING * H200.multiprocessors
+    for channels, positions, groups in ((8192, 4096, 8192), (512, 128 * 784, 512), (49 * 2048, 256, 2048)):
+        p = group_plan.plan((channels, positions, groups), "channels", 8, 2, 1, H200)
+        programs = -(-groups // p.groups) * p.members
+        assert wave / 2 < programs < 1.5 * wave
+
+
+def test_what_merges_sums_takes_several_groups_at_a_time():
+    p = group_plan.plan((8192, 4096, 8192), "channels", 8, 2, 1, H200)
+    assert p.merging["MANY"] == 32
+    for size in ((8192, 4096, 8192), (512, 100352, 512), (2048 * 49, 256, 2048), (320, 65536, 32)):
+        m = group_plan.plan(size, "channels", 8, 2, 1, H200).merging
+        assert m["RANKS"] * m["MANY"] * m["COLS"] <= 2 * group_plan.TOGETHER or m["MANY"] == 1
 
 
 def test_what_a_group_of_any_size_is_divided_into_covers_it():

@@ -147,14 +147,14 @@ def test_without_sums_each_program_of_a_backward_has_one_tile(h200, n):
         assert (plan.constants.STAGES == 1) or any(sums)
 
 
-@pytest.mark.parametrize(("n", "warps"), [(2048, 4), (3072, 4), (4096, 8)])
-def test_two_rows_share_a_line_of_a_modulation(h200, n, warps):
-    def planned(shared):
-        plan = row_plan.forward_plan(GPU, n, 8, BF16, None, None, False, True, False, None, "", BF16, BF16, shared)
-        return plan.rows, plan.options["num_warps"]
+@pytest.mark.parametrize(("n", "warps"), [(4096, 8), (5120, 8), (6144, 8), (8192, 16)])
+def test_no_more_lanes_idle_than_need_be_where_groups_have_scales(h200, n, warps):
+    def planned(form):
+        plan = row_plan.forward_plan(GPU, n, 8, BF16, BF16, None, True, False, False, torch.float8_e4m3fn, form)
+        return plan.options["num_warps"], plan.constants.CHUNK * plan.constants.CHUNKS
 
-    assert planned(shared=True) == (2, warps)
-    assert planned(shared=False) == (2 if n == 2048 else 1, 4)
+    assert planned("group128") == (warps, -(-n // (256 * warps)) * 256 * warps)
+    assert planned("group128")[1] <= planned("rows")[1]
 
 
 @pytest.mark.parametrize("n", [8704, 12288, 16384])
