@@ -118,15 +118,18 @@ def totals(P, W, DW, DB, plane, saves, unit, number, size, K: tl.constexpr):
 
     With OWN, Σ g·x̂ and Σ g are dweight and dbias, and stored if they `saves`. `size` is that of `member`.
     """
+    RANKS: tl.constexpr = K.RANKS
+    MANY: tl.constexpr = K.MANY
+    COLS: tl.constexpr = K.COLS
     C, G, CG, UC, _, members = size
     sample, first, live = unit_of(unit, C, UC)
     low, high = number * CG, tl.minimum(number * CG + CG, tl.minimum(live, UC))
     group, exists = sample * G + first // CG + number, low < high
     count, wide, line = lines(members, CG, UC, K.BLOCK_C)
     sums = P + (members * K.BLOCK_C).to(tl.int64) * unit
-    along = tl.zeros([K.RANKS, K.MANY, K.COLS], tl.float32)
-    total = tl.zeros([K.RANKS, K.MANY, K.COLS], tl.float32)
-    for rank in range(0, count, K.RANKS):
+    along = tl.zeros([RANKS, MANY, COLS], tl.float32)
+    total = tl.zeros([RANKS, MANY, COLS], tl.float32)
+    for rank in range(0, count, RANKS):
         channel, at, there = parts(rank, low, high, count, wide, line, K)
         w = 1.0
         if not K.OWN:

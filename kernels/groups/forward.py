@@ -110,6 +110,9 @@ def statistics(P, plane, Mean, Rstd, RM, RV, momentum, saves, unit, number, size
 
     `size` has C, G, channels of a group, channels of a unit, S, and members of a unit.
     """
+    RANKS: tl.constexpr = K.RANKS
+    MANY: tl.constexpr = K.MANY
+    COLS: tl.constexpr = K.COLS
     C, G, CG, UC, S, members = size
     sample, first, live = unit_of(unit, C, UC)
     low, high = number * CG, tl.minimum(number * CG + CG, tl.minimum(live, UC))
@@ -123,14 +126,14 @@ def statistics(P, plane, Mean, Rstd, RM, RV, momentum, saves, unit, number, size
         off = tl.where(there, average - mean[None, :, None], 0.0)
         variance = tl.div_rn(over(squares + seen * off * off), N)
     else:
-        total = tl.zeros([K.RANKS, K.MANY, K.COLS], tl.float32)
-        for rank in range(0, count, K.RANKS):
+        total = tl.zeros([RANKS, MANY, COLS], tl.float32)
+        for rank in range(0, count, RANKS):
             _, at, there = parts(rank, low, high, count, wide, line, K)
             average, _, seen = part(sums, at, there, plane)
             total += seen * average
         mean = tl.div_rn(over(total), N)
-        total = tl.zeros([K.RANKS, K.MANY, K.COLS], tl.float32)
-        for rank in range(0, count, K.RANKS):
+        total = tl.zeros([RANKS, MANY, COLS], tl.float32)
+        for rank in range(0, count, RANKS):
             _, at, there = parts(rank, low, high, count, wide, line, K)
             average, squares, seen = part(sums, at, there, plane)
             off = tl.where(there, average - mean[None, :, None], 0.0)

@@ -149,7 +149,7 @@ for inner, act, short in (("positions", "silu", ""), ("channels", "gelu", "chann
                          "VEC": vec}
     for name, (kernel, form) in KERNELS.items():
         reads = name.endswith(READING)
-        constants["RANKS"] = 64 if even or not reads else 0
+        constants |= {"RANKS": 64 if even or not reads else 0, "MANY": 2 if name.endswith("merge") else 1}
         values = form(**{field: constants[field] for field in form.__dataclass_fields__})
         absent = (*ALONE, *(() if act else ("W", "B", "DW", "DB", "OutW", "OutB")))
         absent += ("eps",) if name.startswith("backward") else ()
@@ -165,6 +165,7 @@ for inner, act, short in (("positions", "silu", ""), ("channels", "gelu", "chann
 constants |= {"OWN": True, "ACT": None, "INNER": "positions", "VEC": 8, "SHORT": "positions", "EVEN": False,
               "SUMS": False, "RANKS": 64}
 for name, (kernel, form) in KERNELS.items():
+    constants["MANY"] = 2 if name.endswith("merge") else 1
     values = form(**{field: constants[field] for field in form.__dataclass_fields__})
     forms = (("eps",), ()) if name.startswith("backward") else ((), ("momentum", *(("P",) if "turn" in name else ())))
     for absent in forms[:1] if name.endswith("merge") else forms:
