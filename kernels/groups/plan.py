@@ -22,6 +22,7 @@ SUMMED = 32 << 10  # bytes of each input that a program sums over, if there are 
 MEMBERS = 512  # of a unit at most: more than fill an H200
 COMPUTED = 4  # blocks that a program computes: 64 of a thread's registers hold them
 TOGETHER = 2048  # sums that every program of the results may merge for itself
+FILLING = 256  # groups of a sample from which on one program merges several: of fewer, too few programs would run
 THIN = 8  # adjacent bytes of a group; one that has fewer is loaded together with its neighbours
 LINE = 64  # bytes that have to be adjacent, or memory is read at less than its speed
 USUAL, WIDEST = 128, 512  # channels of a tile, at most, and where vectors would be narrower
@@ -130,7 +131,7 @@ def plan(
         "EVICT": "" if large and arrays == 1 else "evict_first",
         "num_warps": 4,
     }
-    many = max(min(2 * TOGETHER // (ranks * cols), triton.next_power_of_2(groups), 32), 1)
+    many = max(min(2 * TOGETHER // (ranks * cols), triton.next_power_of_2(groups), 32), 1) if G >= FILLING else 1
     merging = {"RANKS": ranks, "COLS": cols, "ONCE": lines <= ranks, "MANY": many}
     return Division(constants, groups, wide, blocks, members, merging, itself)
 

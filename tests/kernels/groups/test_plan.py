@@ -66,6 +66,7 @@ def test_what_merges_sums_takes_several_groups_at_a_time():
     for size in ((8192, 4096, 8192), (512, 100352, 512), (2048 * 49, 256, 2048), (320, 65536, 32)):
         m = group_plan.plan(size, "channels", 8, 2, 1, H200).merging
         assert m["RANKS"] * m["MANY"] * m["COLS"] <= 2 * group_plan.TOGETHER or m["MANY"] == 1
+        assert (m["MANY"] == 1) == (size[2] < group_plan.FILLING)
 
 
 def test_what_a_group_of_any_size_is_divided_into_covers_it():
