@@ -107,13 +107,13 @@ def run_backward(
         return
     sums = x.new_empty(chain.room, dtype=torch.float32)
     means: list[Tensor | None] = [None, None]
-    own: tuple[Tensor | None, ...] = (None, None) if chain.over is not None else gradients
+    stored: tuple[Tensor | None, ...] = (None, None) if chain.over is not None else gradients
     chain.sums(None if chain.turns else dx, x, dy, *tensors[3:], sums)
     if chain.merge is not None:
         means = [torch.empty_like(rstd), torch.empty_like(rstd)] if chain.turns else means
-        chain.merge(sums, w, *means, *own)
+        chain.merge(sums, w, *means, *stored)
     for turn in chain.turns:
-        turn(*tensors, *means, *own, sums)
+        turn(*tensors, *means, *stored, sums)
     if chain.over is not None:
         chain.over(sums, *gradients)
 

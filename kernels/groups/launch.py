@@ -189,7 +189,7 @@ def backward_chain(
         first, turns = units * p.members, []
     channels = min(p.constants["BLOCK_C"], 8)  # whose sums are adjacent: 32 bytes
     merge = over = None
-    if not p.itself if turns else (parameters and batch.own):
+    if (turns and not p.itself) or (batch.own and parameters and not turns):
         merge = build("backward_merge", _merges(p, units), (plane, *sizes), early=True)
     if parameters and not batch.own:
         pieces, tile = units // b * p.wide * p.constants["BLOCK_C"] // channels, {"CHANNELS": channels}

@@ -108,7 +108,7 @@ def plan(
     wide, blocks = triton.cdiv(width, block_c), triton.cdiv(S, block_s)
     filling = _members(room)
     most = filling // wide
-    if inner == "channels":  # of one sample, as in BatchNorm, all programs run at a time
+    if inner == "channels":  # all programs that sum a sample, as the one of BatchNorm, run at the same time
         most = min(most, round(LOADING * room.multiprocessors / (triton.cdiv(G, groups) * wide)))
     members = wide * min(max(blocks // max(summed // (lanes * itemsize * arrays), 1), 1), max(most, 1))
     large = width * S * itemsize * arrays > _share(LARGE, room.l2, H200.l2)
@@ -131,7 +131,7 @@ def plan(
         "EVICT": "" if large and arrays == 1 else "evict_first",
         "num_warps": 4,
     }
-    many = max(min(2 * TOGETHER // (ranks * cols), triton.next_power_of_2(groups), 32), 1) if G >= FILLING else 1
+    many = 1 if G < FILLING else min(2 * TOGETHER // (ranks * cols), triton.next_power_of_2(groups), 32)
     merging = {"RANKS": ranks, "COLS": cols, "ONCE": lines <= ranks, "MANY": many}
     return Division(constants, groups, wide, blocks, members, merging, itself)
 
@@ -208,10 +208,9 @@ def _unit(C: int, G: int, vec: int, itemsize: int) -> tuple[int, int]:
         wide = triton.cdiv(n * group, tile)
         return -math.gcd(vec, n * group), triton.cdiv(G, n) * wide * tile, wide, -n
 
-    best: list[tuple[int, int]] = []
-    for most in USUAL, WIDEST:
-        largest = min(most, triton.next_power_of_2(C))
-        tiles = [2**k for k in range(largest.bit_length()) if 2**k * itemsize >= LINE] or [largest]
+    def best(widest: int) -> tuple[int, int]:
+        most = min(widest, triton.next_power_of_2(C))
+        tiles = [2**k for k in range(most.bit_length()) if 2**k * itemsize >= LINE] or [most]
         several = [
             (n, tile)
             for n in range(1, G + 1)
@@ -219,10 +218,10 @@ def _unit(C: int, G: int, vec: int, itemsize: int) -> tuple[int, int]:
             if (n * group <= tile or (n * group % tile == 0 and n * group <= TILED))
             and (n * group * itemsize >= LINE or n == G)
         ]
-        best = [min([*best, *several], key=cost)] if several else best
-        if best and math.gcd(vec, best[0][0] * group) == vec:
-            break
-    return best[0] if best else (1, min(USUAL, triton.next_power_of_2(C)))
+        return min(several, key=cost, default=(1, most))
+
+    usual, widest = best(USUAL), best(WIDEST)
+    return widest if cost(widest)[0] < cost(usual)[0] else usual
 
 
 def _channels(group: int, S: int, lanes: int, itemsize: int) -> int:
