@@ -212,6 +212,32 @@ def test_all_that_there_is_to_say_of_a_finding():
     assert results.facts(report(), replace(shown, ulp=None))["expected"] == "1.0   0.512 allowed"
 
 
+@pytest.mark.parametrize(
+    ("check", "output", "index", "ulp", "named"),
+    [
+        ("gradient", "dx", (3,), None, {"sum over": "dx of row 3"}),
+        ("identities", "dresidual", (3,), None, {"sum over": "dresidual of row 3"}),
+        ("sums", "dx", (3,), None, {"sum over": "dx of row 3"}),
+        ("gradient", "dweight", (3,), None, {"element": "dweight[3]"}),
+        ("sums", "mean", (3,), 2.0, {"element": "mean[3]"}),
+        ("identities", "dx", (3, 1), None, {"element": "dx[3, 1]"}),
+        ("accuracy", "dx", (3,), None, {"element": "dx[3]"}),
+        ("sums", "dx", (3,), 2.0, {"element": "dx[3]"}),
+        ("sums", "dx", None, None, {}),
+    ],
+)
+def test_a_sum_over_a_row_is_not_shown_as_an_element(check, output, index, ulp, named):
+    found = replace(FINDING, check=check, output=output, index=index, ulp=ulp)
+    facts = results.facts(report(), found)
+    assert {name: text for name, text in facts.items() if name in ("element", "sum over")} == named
+    assert found.row == (3 if "sum over" in named else None)
+
+
+def test_the_element_of_a_single_row_is_an_element():
+    found = replace(FINDING, check="identities", output="dx", index=(3,), spec=replace(FINDING.spec, shape=(8,)))
+    assert found.row is None
+
+
 def test_what_a_run_required_is_required_again():
     strict = replace(CHOSEN, settings=Settings(dtypes=("float16", "float32"), require_own=True, untrusted=True))
     assert shlex.split(results.replay_line(strict, SPEC))[-2:] == ["--require-own", "--untrusted"]

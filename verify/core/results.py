@@ -9,6 +9,7 @@ from verify_norm.core.coverage import Coverage, Seen, barely
 from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.errors import Exit
 from verify_norm.core.errors import FindingsError as FindingsError
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
 from verify_norm.core.only import joined, words
 from verify_norm.core.proved import Proved
@@ -233,7 +234,8 @@ def facts(report: Report, finding: Finding) -> dict[str, str]:
     rows = {
         "case": case(finding.spec),
         "data": str(finding.condition or ""),
-        "element": f"{finding.output or ''}{list(finding.index)}" if finding.index else "",
+        "element": element(finding.output or "", finding.index) if finding.index and finding.row is None else "",
+        "sum over": f"{finding.output} of row {finding.row}" if finding.row is not None else "",
         "got": repr(finding.got) if valued else "",
         "expected": f"{finding.want!r}   {', '.join(away)}".rstrip() if valued else "",
         "seen in": count(finding.cases, "case") + f", first in case {finding.after}" * (finding.after > 1),
