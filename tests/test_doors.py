@@ -113,7 +113,7 @@ def test_a_run_that_runs_out_of_time_is_incomplete(seconds, tmp_path):
     assert result.exit_code == Exit.INCOMPLETE, text
     done = documents.load((tmp_path / "r.json").read_text()).coverage
     assert 0 < done.corners_done == done.compared == done.outputs["y"] < 5
-    said = f"{done.corners_done} of {done.corners} corner cases ran: the 12 s were over"
+    said = f"{done.corners_done} of {done.corners} corner cases ran: the time limit of 12 s was reached"
     assert said in text
     assert "INCOMPLETE" in text
     assert "PASS" not in text
@@ -267,7 +267,9 @@ def test_in_pytest_an_incomplete_run_passes_only_where_it_is_accepted(project):
     run = project.runpytest_subprocess(*few)
     run.assert_outcomes(failed=2)
     said = outcomes(project.path / "j.xml")
-    assert re.search(r"accuracy: incomplete: 1 of \d+ corner cases ran: the 1 s were over", said["right-accuracy"][1])
+    assert re.search(
+        r"accuracy: incomplete: 1 of \d+ corner cases ran: the time limit of 1 s was reached", said["right-accuracy"][1]
+    )
     run.stdout.fnmatch_lines(["FAIL *partial.py:right: incomplete: 1 of * corner cases ran: *"])
     run = project.runpytest_subprocess(*few, "--norm-allow-incomplete")
     run.assert_outcomes(passed=1, skipped=1)

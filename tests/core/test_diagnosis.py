@@ -29,9 +29,7 @@ def test_without_an_explanation_it_says_so():
     assert sentence(Diagnosis("y", tried=20)) == (
         "no contract that verify-norm knows explains it: it is wrong under each of them"
     )
-    assert sentence(Diagnosis("y", untold="the time was over")).endswith(
-        "weaker contract explains it: the time was over"
-    )
+    assert sentence(Diagnosis("y", untold="time ran out")).endswith("weaker contract explains it: time ran out")
 
 
 def test_the_option_keeps_what_the_run_was_given_and_has_a_name_where_one_says_it():

@@ -117,7 +117,7 @@ def test_what_is_a_little_beyond_its_bound_has_as_many_digits_as_tell_the_two_ap
             "rmsnorm_fwd",
             (3, 1024),
             Contract(lanes=8),
-            "1024 terms summed in float32, in 8 running sums or more unless lanes says fewer",
+            "1024 terms summed in float32, in at least 8 running sums (contract: lanes=8)",
         ),
         ("y", "rmsnorm_fwd", (3, 1024), Contract(summation="sequential"), "1024 terms summed in float32"),
     ],

@@ -19,7 +19,7 @@ from verify_norm.core.tally import CheckResult, Skip
 
 SPEC = CaseSpec((2, 3))
 WHOLE = Coverage(planned=475, corners=75, corners_done=75, refused=0, compared=400, outputs={"y": 400})
-CUT = replace(WHOLE, corners_done=3, compared=3, ended="the 1 s were over")
+CUT = replace(WHOLE, corners_done=3, compared=3, ended="the time limit of 1 s was reached")
 IDLE = (CheckResult("accuracy", "a", 0, 0, no_data="it raised"),)
 FINDING = Finding("k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)))
 

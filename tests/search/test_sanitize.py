@@ -155,7 +155,7 @@ def test_what_is_no_text_ends_nothing(tmp_path):
         said = rf"""printf '\377%s\n' ''; {says(tmp_path, LINE * 3 + CALM)}{ending}"""
         report = judged("memcheck", said, tmp_path, seconds=0.3 if late else 9.0)
         assert report.cases == 3
-        assert report.coverage.ended == ("the 0.3 s were over" if late else "the process ended early")
+        assert report.coverage.ended == ("the time limit of 0.3 s was reached" if late else "the process ended early")
         assert 0 < report.seconds < 9
 
 

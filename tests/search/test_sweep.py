@@ -107,7 +107,7 @@ def test_a_share_of_the_time_is_kept_once_there_is_a_finding(swept, monkeypatch,
     made, state, ran, _ = swept(lambda spec: shows, table=SPECS, deadline=6.0, seconds=6.0)
     made.run([])
     assert len(ran) == pytest.approx(runs, abs=1)
-    assert state.ended == "the 6 s were over"
+    assert state.ended == "the time limit of 6 s was reached"
     assert left_out(state) == {state.ended: len(SPECS) - len(ran)}
 
 
@@ -278,7 +278,7 @@ def test_a_case_runs_up_to_the_end_of_the_time(swept, monkeypatch, found, last):
     lane = Lane(state.runner, at_once)
     made.one(lane, SPECS[0])
     now[0] += 0.001
-    with pytest.raises(Over, match="the 6 s were over"):
+    with pytest.raises(Over, match="the time limit of 6 s was reached"):
         made.one(lane, SPECS[1])
     assert ran == SPECS[:1]
 

@@ -40,7 +40,7 @@ BOUNDED = frozenset(("accuracy", "statistics"))  # checks that judge elements by
 OTHERS = 10  # failing cases besides the smallest, spread over all of them
 FRESH = 12  # random cases, drawn with a seed that the run has not used
 ELEMENTS, ROWS = 2**12, 100  # of these cases, but for the worst: an interpreter takes milliseconds a row
-LATE = "the time was over"
+LATE = "time ran out"
 FLEETING = "the smallest case does not show it in every run"
 
 

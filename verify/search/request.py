@@ -89,7 +89,7 @@ def request(
         from verify_norm.running.untrusted.loading import load_untrusted
 
         if not isolate:
-            raise UsageError("untrusted: the kernel cannot run in this process, as in_process asks for")
+            raise UsageError("untrusted: the kernel must run in another process; remove isolate=False (--in-process)")
         kernels = load_untrusted(kernel, op, bind, asked.contract, asked.only, place)
     else:
         kernels = load_directions(kernel, op, bind, asked.contract, asked.only)

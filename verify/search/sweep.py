@@ -9,6 +9,7 @@ from threading import Lock
 
 from verify_norm.cases import covering, turns
 from verify_norm.core import geometry
+from verify_norm.core.coverage import out_of_time
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
@@ -113,7 +114,7 @@ class Sweep:
         if state.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
         if time.perf_counter() > self.deadline - settings.seconds * self.kept * self.found:
-            raise Over(f"the {settings.seconds:g} s were over")
+            raise Over(out_of_time(settings.seconds))
         started = time.perf_counter()
         examined = self.examined(lane, spec)
         self.found |= bool(examined.findings) and not examined.limits
