@@ -16,6 +16,7 @@ from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.run import Run
 from verify_norm.loading import modules
 from verify_norm.running import guards
+from verify_norm.running.surroundings import written_to
 
 
 @check()
@@ -33,7 +34,7 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
     once.
     """
     words = lasting(run.effects, lambda: rerun(run, whole=True))
-    damaged = tuple(f"{damage.buffer} is written to" for damage in run.damage)  # `memory` reports it
+    damaged = tuple(written_to(damage.buffer) for damage in run.damage)  # `memory` reports it
     for word in words:
         if not word.startswith(damaged):
             yield finding(run, "effects", None, f"{word}; a call must leave it as it was")

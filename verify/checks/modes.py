@@ -25,6 +25,7 @@ from verify_norm.core.spec import Kernel
 from verify_norm.loading import copies, gradients, modules
 from verify_norm.running import captures
 from verify_norm.running.captures import Function
+from verify_norm.running.surroundings import changed
 
 NARROW = "bfloat16"  # what autocast may round to
 SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
@@ -154,7 +155,7 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     # A forward alone may record how it moves the running statistics: they are right, and no backward asks for more.
     recorded = {f"{tensor.name}.requires_grad" for tensor in run.case.op.inputs if tensor.role == "state"}
     known = recorded.union(damaged)
-    new = [word for word in other.effects if word not in run.effects and word.partition(" ")[0] not in known]
+    new = [word for word in other.effects if word not in run.effects and changed(word) not in known]
     for effect in lasting(new, again):
         yield Difference(None, f"{mode} {effect}; a call must leave it as it was")
 
