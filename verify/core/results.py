@@ -25,7 +25,37 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Rendered):
-    """The verdict on one kernel, and all the evidence for it. `print` shows what the command line prints."""
+    """The verdict on one kernel, and all the evidence for it. `print` shows what the command line prints.
+
+    Parameters
+    ----------
+    kernel : the kernel's name.
+    op : the operator that it was checked as.
+    target : where it was found, as "path/file.py:attr"; "" if no command can find it.
+    backend : what it is written in, as "triton".
+    contract : what it promises.
+    settings : the options of the run.
+    environment : versions and hardware, by name.
+    cases : the number of cases that ran to their end.
+    seconds : the time of the run.
+    seconds_in_kernel : the time in calls of the kernel; of several processes it adds up.
+    findings : what is wrong, each with the smallest case that shows it.
+    tallies : the errors of each output in each type.
+    checks : each check that applies, with the number of its cases.
+    skipped : what was not checked, and why.
+    layouts : the number of cases with each layout, as "x transposed".
+    detectable : the smallest errors that checks would have detected; empty in a report of an older verify-norm.
+    interrupted : whether the user ended the run.
+    bind : the --bind with which it ran.
+    diagnoses : which contract explains the findings of each output, and of the call.
+    coverage : how much of the run was done; None in a report of an older verify-norm.
+    seen : what the cases had in them; None in a report of an older verify-norm.
+    only : what the kernel takes, by its declaration, its constants and the settings; "" for all cases.
+    outside : the --only within which no case failed, though most cases outside it did; "" if there is none.
+    work : what the run spent on other things than cases; None in a report of an older verify-norm.
+    proofs : what the certificates of --certificate say of the kernel.
+    schema : the version of the JSON document.
+    """
 
     kernel: str
     op: str
@@ -42,16 +72,16 @@ class Report(Rendered):
     checks: tuple[CheckResult, ...]
     skipped: tuple[Skip, ...]
     layouts: dict[str, int]
-    detectable: tuple[Detectable, ...] = ()  # none in a report of an older verify-norm
+    detectable: tuple[Detectable, ...] = ()
     interrupted: bool = False
     bind: str = ""
-    diagnoses: tuple[Diagnosis, ...] = ()  # of each output that has findings, and of the call
-    coverage: Coverage | None = None  # None in a report of an older verify-norm
-    seen: Seen | None = None  # None in a report of an older verify-norm
-    only: str = ""  # what the kernel takes, by its declaration, its constants and the settings
-    outside: str = ""  # the --only within which no case failed, though most others did
-    work: Work | None = None  # None in a report of an older verify-norm
-    proofs: tuple[Proved, ...] = ()  # what the certificates of --certificate say
+    diagnoses: tuple[Diagnosis, ...] = ()
+    coverage: Coverage | None = None
+    seen: Seen | None = None
+    only: str = ""
+    outside: str = ""
+    work: Work | None = None
+    proofs: tuple[Proved, ...] = ()
     schema: int = SCHEMA
 
     def __repr__(self) -> str:
