@@ -30,12 +30,12 @@ REFUSED = re.compile(r"second time|\b(once|twice)\b|retain_graph|unpacked|checkp
 
 
 def _looks(run: Run) -> bool:
-    here = run.kernel.autograd and run.kernel.later is None
+    here = run.kernel.autograd and not run.kernel.remote
     return here and "autograd" in run.case.spec.further and small(run)
 
 
 def _no_graph(kernel: Kernel, _: Collection[str]) -> str:
-    if kernel.later is not None:
+    if kernel.remote:
         return "untrusted: the graph of the gradients is in the kernel's process"
     return "" if kernel.autograd else "the kernel is a backward of its own: torch's autograd does not call it"
 

@@ -43,7 +43,7 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
             if guards.overlaps_itself(tensor):
                 message = f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}: its elements overlap"
                 yield finding(run, "effects", name, f"{message}, so writing to one changes others; return a copy")
-    if "effects" in run.case.spec.further and cheap(run) and run.kernel.later is None:
+    if "effects" in run.case.spec.further and cheap(run) and not run.kernel.remote:
         yield from _seeded(run)
         for leak in leaks.kept(run):
             yield finding(run, "effects", None, f"{leak}; the kernel keeps what it must release")

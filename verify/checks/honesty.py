@@ -118,7 +118,7 @@ def _series(run: Run, *, same: bool) -> Iterator[Difference | Note]:
 
     assert run.kernel.run is not None
     usual = untimed(run.kernel.run)
-    elsewhere = run.kernel.later is not None  # there a worker hides the judge
+    elsewhere = run.kernel.remote  # there a worker hides the judge
     function = timed(usual) if elsewhere else in_use.alone(usual, timed)
     kernel = replace(run.kernel, run=function)
     known, home = _built(run, spec, 0), dict[str, torch.Tensor]()

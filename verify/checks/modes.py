@@ -95,7 +95,7 @@ def _looks(run: Run) -> bool:
 
 def _elsewhere(kernel: Kernel, _: Collection[str] = ()) -> str:
     """Return why no mode of a kernel can be tried; "" if one can."""
-    remote = kernel.later is not None and kernel.autograd
+    remote = kernel.remote and kernel.autograd
     return "untrusted: its forward pass, which runs in the mode, is in the kernel's process" if remote else ""
 
 
@@ -176,7 +176,7 @@ def _possible(mode: Mode, run: Run) -> bool:
     """Return whether a kernel can be tried in a mode: none that overwrites a leaf, or a part of a batch."""
     if mode in BARE and run.damage:  # what it writes to is not guarded there
         return False
-    if run.kernel.later is not None and mode in (*BARE, *OF_VMAP):
+    if run.kernel.remote and mode in (*BARE, *OF_VMAP):
         return False
     if mode is COMPILED and captures.MISROUTES and run.kernel.autograd:
         return not graph_of(run, run.case.arguments).has_functions()

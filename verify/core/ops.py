@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from verify_norm.core import own
-from verify_norm.core.chains import is_chain, operators, parsed, told
+from verify_norm.core.chains import is_chain, operators, operators_of, parse
 from verify_norm.core.errors import LIST, one_of
 from verify_norm.core.spec import Op, Tensor
 from verify_norm.core.tensors import (
@@ -87,7 +87,7 @@ class Operators(dict[str, Op]):
 
     def __missing__(self, name: str) -> Op:
         """Return the operator of a chain's name, as "layernorm | gate_bwd", or of a user's own; raises KeyError."""
-        return {op.name: op for op in (*parsed(name), *own.records(name))}[name]
+        return {op.name: op for op in (*operators_of(name), *own.records(name))}[name]
 
 
 OPS: dict[str, Op] = Operators(
@@ -290,7 +290,7 @@ def resolved(text: str | own.Operator) -> tuple[str, str]:
         return text.name, ""
     if own.records(text) or not is_chain(text):
         return text, ""
-    chain, name, constants = told(text)
+    chain, name, constants = parse(text)
     row = next((op.name for op in OPS.values() if op.chain == chain), None)
     if not (chain.stages or chain.before or chain.dropout):
         row = f"{'add_' if chain.adds else ''}{chain.norm}"

@@ -103,4 +103,4 @@ class Run:
     otherwise: tuple[str, ...] = ()  # operations that ran in Triton's interpreter, and that a GPU computes otherwise
     operators: tuple[str, ...] = ()  # norm operators of torch that ran inside the kernel
     seconds: float = 0.0  # from the arguments in place to the outputs read, which is most of what another run takes
-    further: float = inf  # seconds that another run may take
+    rerun_seconds: float = inf  # that another run may take

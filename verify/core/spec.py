@@ -376,6 +376,11 @@ class Kernel:
     forward_run: Callable[..., Any] | None = None
     later: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = field(default=None, repr=False)
 
+    @property
+    def remote(self) -> bool:
+        """Whether the kernel runs in another process, which this one does not look into (--untrusted)."""
+        return self.later is not None
+
     def fitted(self, spec: CaseSpec) -> CaseSpec:
         """Return the nearest case that the kernel takes, as far as it says."""
         return spec if self.fit is None else self.fit(spec)

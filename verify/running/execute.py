@@ -89,7 +89,7 @@ def execute(
         # a warning is no failure, even if the caller turns warnings into errors
         warnings.simplefilter("ignore")
         _settle(device)
-        clock = time.process_time if device.type == "cpu" and not kernel.later else time.perf_counter
+        clock = time.process_time if device.type == "cpu" and not kernel.remote else time.perf_counter
         started = clock()  # of the processor's time, if there is but one process: others slow no case down
         given = guards.Arguments(case.arguments)
         called = call(kernel, case, within, watch)
@@ -112,7 +112,7 @@ def results(kernel: Kernel, case: Case, within: AbstractContextManager[Any] | No
     The kernel's allocations are poisoned and guarded, but nobody looks at the guards, at its arguments, or at what it
     changes of the process, but for what this tool's next calls depend on.
     """
-    if kernel.later is not None:
+    if kernel.remote:
         return execute(kernel, case, within)
     device = torch.device(case.device)
     with warnings.catch_warnings(), _current(device):
@@ -136,7 +136,7 @@ def call(
     kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None, watch: Sequence[Watch] | None = None
 ) -> Called:
     """Call the kernel in this process, or through a proxy in its own, and return what the call gave."""
-    if kernel.later is not None:
+    if kernel.remote:
         assert kernel.run is not None
         token = POISON.set(None if within else case.poison)
         try:

@@ -21,7 +21,7 @@ from verify_norm.core.work import NOTHING, Compiled, Work
 from verify_norm.running.environment import environment
 from verify_norm.running.runners import Runner
 from verify_norm.running.untrusted.runner import UNSEEN
-from verify_norm.search.detectable import Told
+from verify_norm.search.detectable import DetectedErrors
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
 from verify_norm.search.limits import Raised, hints, separating, stated, wording
@@ -41,7 +41,7 @@ class Collector:
     `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
     wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned,
     `calling` those in which a norm operator of torch ran inside the kernel.
-    `saw` is what the compared cases had in them. `told` has what cases say that a check, named first, would have
+    `saw` is what the compared cases had in them. `detected` has what cases say that a check, named first, would have
     detected in an output of a type; `drawn`: the cases now are random ones. `pairs` are the pairs of choices that met
     in cases with results, of so many `possible` ones. `pace` tells which sizes the kernel's time allows.
     """
@@ -61,7 +61,9 @@ class Collector:
     saw: Seen = field(default_factory=Seen)
     layouts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
-    told: defaultdict[tuple[str, str, str], Told] = field(default_factory=lambda: defaultdict(Told))
+    detected: defaultdict[tuple[str, str, str], DetectedErrors] = field(
+        default_factory=lambda: defaultdict(DetectedErrors)
+    )
     drawn: bool = False
     pairs: Pairs | None = None
     possible: int = 0
@@ -155,7 +157,9 @@ class Collector:
         for name in examined.left_out:
             self.skipped[f"check {name}", NO_ROOM] += 1
         if examined.slow:
-            self.skipped["further runs of a large case", f"one would take {self.pace.over(self.pace.further)}"] += 1
+            self.skipped[
+                "further runs of a large case", f"one would take {self.pace.over(self.pace.rerun_seconds)}"
+            ] += 1
         for name in examined.missing:
             self.without[name].append(examined.spec)
         for name in examined.operators:
@@ -164,8 +168,8 @@ class Collector:
             self.skipped[f"{name} beyond 2³¹ elements", "there is not enough memory"] += 1
         dtypes = {tally.output: tally.dtype for tally in examined.tallies}
         for name, error in examined.detectable:
-            told = self.told[name, error.output, dtypes[error.output]]
-            told.errors.append((error, examined.spec, not self.drawn))
+            detected = self.detected[name, error.output, dtypes[error.output]]
+            detected.errors.append((error, examined.spec, not self.drawn))
         for finding in examined.findings:
             key = (finding.check, finding.output)
             self.failing[key].append(finding.spec)
@@ -218,7 +222,7 @@ class Collector:
             checks=tuple(self._result(check) for check in self.checks),
             skipped=(*(Skip(what, reason, count) for (what, reason), count in self.skipped.items()), *self._stated()),
             layouts=dict(sorted(self.layouts.items())),
-            detectable=tuple(sorted((told.detectable(*key) for key, told in self.told.items()), key=self._position)),
+            detectable=tuple(sorted((one.detectable(*key) for key, one in self.detected.items()), key=self._position)),
             interrupted=self.interrupted,
             diagnoses=diagnoses,
             outside=outside,

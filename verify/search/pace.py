@@ -60,7 +60,7 @@ class Pace:
         return self.seconds * WIDE
 
     @property
-    def further(self) -> float:
+    def rerun_seconds(self) -> float:
         """The seconds that a further run of a large case may take."""
         return self.most * FURTHER
 

@@ -134,7 +134,7 @@ class Sweep:
         if examined is None:
             checks = tuple(check.name for check in state.checks)
             call = partial(examine_for, state, lane.runner, spec, checks, slower=self.crew.slower)
-            examined = self.crew.examine(partial(call, further=state.pace.further), spec, lane.runner.fresh)
+            examined = self.crew.examine(partial(call, rerun_seconds=state.pace.rerun_seconds), spec, lane.runner.fresh)
             with self.writing:
                 state.journal.enter(examined)
         return examined
@@ -173,8 +173,8 @@ def examine_for(
     slower: float = 1.0,
     left: float = inf,
     contract: Contract | None = None,
-    further: float = inf,
+    rerun_seconds: float = inf,
 ) -> Examined:
     """Return what a process of a search finds in a case, which may take as long as the search's settings allow."""
     timeout = slower * patience.of_case(state.settings.timeout, state.settings.device, prod(repeated(spec).shape))
-    return examine_in(runner, spec, checks, timeout, contract, left=left, further=further)
+    return examine_in(runner, spec, checks, timeout, contract, left=left, rerun_seconds=rerun_seconds)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.core import geometry
-from verify_norm.core.chains import is_chain, parsed
+from verify_norm.core.chains import is_chain, operators_of
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES, Array
 from verify_norm.core.errors import LIST, UsageError, alternatives, one_of, quoted
 from verify_norm.core.ops import OPS, base, resolved
@@ -55,7 +55,7 @@ def operator(name: object, direction: str, activation: str | None = None) -> Op:
     told = name.removeprefix(base(name)).lstrip("_") or direction
     found = base(name) if activation is None else f"{base(name)}_{activation}"
     one_of("operator", found, bases, see=LIST)
-    ways = [op.name for op in parsed(f"{found}_fwd")] if is_chain(found) else OPS
+    ways = [op.name for op in operators_of(f"{found}_fwd")] if is_chain(found) else OPS
     if f"{found}_{direction}" not in ways:
         raise UsageError(f"{found} has no gradients: its only operator is {found}_fwd")
     if told != direction:

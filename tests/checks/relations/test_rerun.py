@@ -107,7 +107,7 @@ def test_infinities_and_nan_are_compared_as_what_they_are():
     ],
 )
 def test_a_large_case_runs_again_if_its_run_was_fast(spec, further, left_out):
-    run = replace(run_of(layernorm(), spec), seconds=1.0, further=further)
+    run = replace(run_of(layernorm(), spec), seconds=1.0, rerun_seconds=further)
     assert slow(run) == left_out
     assert cheap(run) is not bool(left_out)
 
@@ -115,9 +115,9 @@ def test_a_large_case_runs_again_if_its_run_was_fast(spec, further, left_out):
 def test_a_large_case_on_a_gpu_runs_several_times_whatever_it_takes():
     """`determinism` looks for races in it; what else would run again takes too long."""
     spec = CaseSpec((2**10, 2**10), further=("determinism", "calls"))
-    assert slow(made(spec, device="cuda", seconds=1.0, further=1.0)) == ("calls",)
-    assert slow(made(spec, device="cpu", seconds=1.0, further=1.0)) == ("determinism", "calls")
-    assert slow(made(spec, device="cuda", seconds=1.0, further=1.0, problem="it fails")) == ()
+    assert slow(made(spec, device="cuda", seconds=1.0, rerun_seconds=1.0)) == ("calls",)
+    assert slow(made(spec, device="cpu", seconds=1.0, rerun_seconds=1.0)) == ("determinism", "calls")
+    assert slow(made(spec, device="cuda", seconds=1.0, rerun_seconds=1.0, problem="it fails")) == ()
 
 
 @pytest.mark.parametrize(

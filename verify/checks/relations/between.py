@@ -44,7 +44,7 @@ def _failed(run: Run, held: Held) -> Iterator[Difference]:
     """
     case = built(run, {})
     names = [name for name, value in case.arguments.items() if isinstance(value, torch.Tensor)]
-    if run.kernel.later is not None or captures.in_use() or not names:  # a tensor in another process; a trace of it
+    if run.kernel.remote or captures.in_use() or not names:  # a tensor in another process; a trace of it
         return
     name, after = turns.variant(case.spec, names), turns.variant(case.spec, (0, 1))
     assert run.kernel.run is not None

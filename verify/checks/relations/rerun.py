@@ -54,7 +54,7 @@ def cheap(run: Run) -> bool:
 
     Only here a measured time decides what is checked: which cases there are never depends on one.
     """
-    return few(run) or run.seconds < run.further
+    return few(run) or run.seconds < run.rerun_seconds
 
 
 def few(run: Run) -> bool:
