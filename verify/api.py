@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 from verify_norm.campaign.summary import Summary
 from verify_norm.core.errors import Exit, UsageError, number, quoted, texts
 from verify_norm.core.finding import Finding
-from verify_norm.core.own import Operator
 from verify_norm.core.proved import Proved
 from verify_norm.core.rendering import Rendered
 from verify_norm.core.results import FindingsError, Report, failures, worst_of
 from verify_norm.core.settings import DEFAULTS, Seconds
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.user_operators import Operator
 from verify_norm.equality.model import Equality
 from verify_norm.exhaustive.model import Choice, Exhausted
 

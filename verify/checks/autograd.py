@@ -114,7 +114,7 @@ def _first(graph: Graph, given: Mapping[str, Any]) -> Callable[[Callable[[dict[s
 
 def _data_overwritten(run: Run) -> Found:
     names = ("x", "residual", "y", "residual_out", "mean", "rstd", "running_mean", "running_var")
-    return _overwritten(run, (*names, *run.case.op.own_inputs))
+    return _overwritten(run, (*names, *run.case.op.stage_inputs))
 
 
 def _overwritten(run: Run, names: tuple[str, ...]) -> Found:

@@ -76,7 +76,7 @@ def _spiked(run: Run, column: int) -> Run:
     of SPIKES is as large as a sum of x, the larger as one of x².
     """
     case, limit = run.case, FORMATS[run.case.spec.dtype].largest / max(SPIKES)
-    own = case.op.own_inputs  # they meet no sum over a row, or as factors of x
+    own = case.op.stage_inputs  # they meet no sum over a row, or as factors of x
     data = {t.name: case.exact[t.name] for t in case.op.inputs if t.extent == "data" and t.name not in own}
     if any(a is not None and not np.abs(a).max() < limit for a in data.values()):
         return run

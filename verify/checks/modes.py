@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import make, turns
+from verify_norm.cases import further_runs, make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations import wrapping
 from verify_norm.checks.relations.equations import Equation, compared
@@ -167,7 +167,7 @@ def _modes(run: Run) -> tuple[Mode, ...]:
     some = ways.offered(case.op, autograd=kernel.autograd, gpu=gpu)["mode"]
     names = (name for name in ways.taken(case.spec, "mode", some) if ways.fits(name, case.spec))
     modes = (MODES.get(name) or _leaves(ways.sets_of_leaves()[name]) for name in names)
-    numbers = turns.from_variant(case.spec, THREADS)[:2]
+    numbers = further_runs.from_variant(case.spec, THREADS)[:2]
     counted = (_threaded(numbers) if mode is THREADED else (mode,) for mode in modes)
     return tuple(mode for some in counted for mode in some if _possible(mode, run))
 

@@ -128,10 +128,11 @@ def first_line(error: BaseException) -> str:
 _MET = re.compile(r"got (\w+)\((['\"])(.*?)(?:\\n.*)?\2\)")  # so Dynamo quotes what code raises on fake tensors
 
 
-def met(error: BaseException) -> tuple[str, str] | None:
+def dynamo_cause(error: BaseException) -> tuple[str, str] | None:
     """Return the type and first line of the error that torch.compile met in the code it traces; None if it is no such.
 
-    >>> met(type("TorchRuntimeError", (RuntimeError,), {})("Dynamo failed: …: got ValueError('eps must be positive')"))
+    >>> of_dynamo = type("TorchRuntimeError", (RuntimeError,), {})
+    >>> dynamo_cause(of_dynamo("Dynamo failed: …: got ValueError('eps must be positive')"))
     ('ValueError', 'eps must be positive')
     """
     found = _MET.search(str(error)) if type(error).__name__ == "TorchRuntimeError" else None
@@ -140,5 +141,5 @@ def met(error: BaseException) -> tuple[str, str] | None:
 
 def one_line(error: BaseException) -> str:
     """Return the error's type and first line, as "ValueError: expected 2 values"."""
-    inner = met(error)
+    inner = dynamo_cause(error)
     return f"{type(error).__name__}: {': '.join(inner) if inner else first_line(error)}"

@@ -79,7 +79,7 @@ def _reason(name: str, expected: Expected, want: float, spec: CaseSpec, op: Op, 
         f"{terms} term{'s' * (terms != 1)} summed in {contract.accumulate}",
         f"one rounding to {expected.dtype}",
     )
-    if op.own:
+    if op.user_defined:
         summed = f"a loose bound, by running error analysis of {op.name}'s operations in {contract.accumulate}"
     if contract.products != "float32":
         summed += f" by {contract.products} products"

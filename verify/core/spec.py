@@ -105,8 +105,8 @@ class Op:
     channel of all samples. An operator that is a `chain` has stages behind its norm, or before it
     (`verify_norm.reference.chain`). A `quantized` y is multiplied by a scale and saturated
     (`verify_norm.reference.quantized`); a stage that quantizes is the `quantizer`. A `centred` norm subtracts the mean;
-    one that `averages` takes the mean of the squares, L2Norm their sum. An `own` one is a user's
-    (`verify_norm.core.own`), of which no law of a norm is known.
+    one that `averages` takes the mean of the squares, L2Norm their sum. A `user_defined` one is a user's
+    (`verify_norm.core.user_operators`), of which no law of a norm is known.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Op:
     quantized: bool = False
     centred: bool = True
     averages: bool = True
-    own: bool = False
+    user_defined: bool = False
 
     @property
     def stages(self) -> tuple[Any, ...]:
@@ -152,7 +152,7 @@ class Op:
     @property
     def lawful(self) -> bool:
         """Whether the laws of a norm hold: not in a user's own operator, nor where a part of a row is its statistic."""
-        return not (self.own or (self.chain is not None and self.chain.base.partial))
+        return not (self.user_defined or (self.chain is not None and self.chain.base.partial))
 
     @property
     def linear(self) -> bool:
@@ -170,14 +170,14 @@ class Op:
         return any(tensor.extent == "one" for tensor in self.inputs)
 
     @property
-    def own_inputs(self) -> tuple[str, ...]:
+    def stage_inputs(self) -> tuple[str, ...]:
         """The names of the inputs of its stages."""
-        return () if self.chain is None else tuple(self.chain.own)
+        return () if self.chain is None else tuple(self.chain.stage_inputs)
 
     @property
     def trained_inputs(self) -> tuple[str, ...]:
         """Those of them whose gradients a backward returns."""
-        return tuple(name for name in self.own_inputs if name in self.chain.trained)
+        return tuple(name for name in self.stage_inputs if name in self.chain.trained)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def adapt(candidate: Candidate) -> Adapted:
     """
     candidate = _unwrapped(replace(candidate, target=_supported(candidate.target, candidate.name)))
     op = candidate.op
-    if op.own:
+    if op.user_defined:
         _refuse_parameters(candidate)
     if op.forward is None:
         call, within = _forward(candidate)

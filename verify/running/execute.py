@@ -21,7 +21,7 @@ from verify_norm.core.run import Called, Case, Output, Run
 from verify_norm.core.spec import Kernel
 from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards, packed, refusals
-from verify_norm.running.interpreter.arithmetic import otherwise
+from verify_norm.running.interpreter.arithmetic import differs_on_gpu
 from verify_norm.running.reading import content, read
 from verify_norm.running.surroundings import able_to_judge, left
 
@@ -93,7 +93,11 @@ def execute(
         started = clock()  # of the processor's time, if there is but one process: others slow no case down
         given = guards.Arguments(case.arguments)
         called = call(kernel, case, within, watch)
-        told: dict[str, Any] = {"limits": called.limits, "effects": called.effects, "otherwise": called.otherwise}
+        told: dict[str, Any] = {
+            "limits": called.limits,
+            "effects": called.effects,
+            "differs_on_gpu": called.differs_on_gpu,
+        }
         told |= {"evasions": called.evasions, "at_return": called.at_return}
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, **told)
@@ -146,12 +150,12 @@ def call(
             return Called(problem=str(refusal), refused=True)
         finally:
             POISON.reset(token)
-    otherwise.clear()
+    differs_on_gpu.clear()
     effects, replaced = list[str](), list[str]()
     watching = _watching(kernel, case, effects, replaced, watch or ())
     called = _call(kernel, case, within, watching, told=watch is not None)
     evasions = (*called.evasions, *((None, f"{REPLACES} {name}") for name in replaced))
-    return replace(called, otherwise=tuple(sorted(otherwise)), effects=tuple(effects), evasions=evasions)
+    return replace(called, differs_on_gpu=tuple(sorted(differs_on_gpu)), effects=tuple(effects), evasions=evasions)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from verify_norm.cases.strategies import explore, specs
 from verify_norm.core import contracts, judge
 from verify_norm.core.diagnosis import Allowance, Diagnosis
 from verify_norm.core.finding import Finding
-from verify_norm.core.geometry import apart, row_length
+from verify_norm.core.geometry import row_length, without_shared_memory
 from verify_norm.core.known import NAMES, WEAKER, Known, joined, overwritten, write
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
@@ -74,7 +74,7 @@ class Trial:
 
     def under(self, contract: Contract, spec: CaseSpec, checks: tuple[str, ...]) -> Examined:
         """Return the case judged under the contract; raise _LateError after the deadline."""
-        key = apart(spec, (argument for _, argument in overwritten(contract))), checks, contract
+        key = without_shared_memory(spec, (argument for _, argument in overwritten(contract))), checks, contract
         if key not in self.judged:
             if time.perf_counter() > self.deadline:
                 raise _LateError

@@ -144,7 +144,7 @@ def _bare(value: Any) -> Any:
     """Return a copy with the same strides, in memory that ends where the tensor ends."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return value
-    extent = geometry.extent(value.shape, value.stride())
+    extent = geometry.memory_span(value.shape, value.stride())
     if extent > _FAR:
         return value
     bare = torch.zeros(extent, dtype=value.dtype, device=value.device).as_strided(value.shape, value.stride())

@@ -7,7 +7,7 @@ from functools import partial
 from math import inf, prod
 from threading import Lock
 
-from verify_norm.cases import covering, turns
+from verify_norm.cases import covering, further_runs
 from verify_norm.core import geometry
 from verify_norm.core.coverage import out_of_time
 from verify_norm.core.finding import Finding
@@ -119,7 +119,7 @@ class Sweep:
         examined = self.examined(lane, spec)
         self.found |= bool(examined.findings) and not examined.limits
         if examined.tallies:
-            batched = not turns.BATCHED.isdisjoint(examined.looked)
+            batched = not further_runs.BATCHED.isdisjoint(examined.looked)
             seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
             state.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds, examined.seconds)
         lane.enter(partial(self.enter, examined))

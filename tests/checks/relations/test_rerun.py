@@ -418,7 +418,7 @@ def test_sums_of_which_only_the_truth_is_known_may_differ_by_two_bounds(name):
 
 @pytest.mark.parametrize("extent", ["affine", "one"])
 def test_a_sum_of_a_users_own_operator_may_differ_by_two_bounds(extent):
-    own = replace(OPS["layernorm_bwd"], own=True)
+    own = replace(OPS["layernorm_bwd"], user_defined=True)
     own = replace(own, outputs=(own.outputs[0], replace(own.outputs[1], extent=extent), own.outputs[2]))
     run = made(CaseSpec((2, 3)), "layernorm_bwd", expected={"dweight": Expected(np.ones(3), HALF[0], "float32")})
     run = replace(run, case=replace(run.case, op=own))

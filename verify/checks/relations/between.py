@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from verify_norm.cases import make, turns
+from verify_norm.cases import further_runs, make
 from verify_norm.cases.make import Exact
 from verify_norm.checks.relations.held import Held, alone, built, over_bound
 from verify_norm.checks.relations.options import one_option
@@ -46,7 +46,7 @@ def _failed(run: Run, held: Held) -> Iterator[Difference]:
     names = [name for name, value in case.arguments.items() if isinstance(value, torch.Tensor)]
     if run.kernel.remote or captures.in_use() or not names:  # a tensor in another process; a trace of it
         return
-    name, after = turns.variant(case.spec, names), turns.variant(case.spec, (0, 1))
+    name, after = further_runs.variant(case.spec, names), further_runs.variant(case.spec, (0, 1))
     assert run.kernel.run is not None
     function = run.kernel.run
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from verify_norm.cases import make, turns
+from verify_norm.cases import further_runs, make
 from verify_norm.checks.relations.equations import arithmetic_of, truth
 from verify_norm.checks.relations.stages import cotangent, given, stages
 from verify_norm.core import geometry, judge, ops
@@ -64,7 +64,7 @@ def few(run: Run) -> bool:
 
 def slow(run: Run) -> tuple[str, ...]:
     """Return the checks whose further runs the case names, and which leave them out because they take long."""
-    anyway = turns.BATCHED if run.case.spec.batch else ("determinism",) if crowded(run) else ()
+    anyway = further_runs.BATCHED if run.case.spec.batch else ("determinism",) if crowded(run) else ()
     names = (name for name in TIMED if name in run.case.spec.further and name not in anyway)
     return () if cheap(run) or run.problem is not None else tuple(names)
 
@@ -162,7 +162,7 @@ def other_shape(run: Run) -> CaseSpec | None:
     spec, op = run.case.spec, run.case.op
     one = op.view == "rows" and len(spec.shape) == spec.normalized_ndim
     channels = op.view != "rows" and len(spec.shape) == 2  # they stay divisible by the groups
-    for way in turns.from_variant(spec, ("rows", "length", "both")):
+    for way in further_runs.from_variant(spec, ("rows", "length", "both")):
         shape = [1, *spec.shape] if one else list(spec.shape)
         if way != "length":
             shape[0] = 2 * shape[0] + 1
@@ -230,7 +230,7 @@ def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[
         off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
         off = np.where(np.isnan(off), np.inf, off)
         over_rows = any(t.name == name and t.extent in ("affine", "sample", "one") for t in first.case.op.outputs)
-        summed = over_rows and (first.case.op.own or "dy" in first.case.exact)
+        summed = over_rows and (first.case.op.user_defined or "dy" in first.case.exact)
         reordered = not first.kernel.contract.deterministic and summed
         allowed = reordering(first, name, outputs[0].dtype, a, b) if reordered else np.zeros(a.shape)
     wrong = off > allowed if reordered else ~identical(a, b)
@@ -257,7 +257,7 @@ def reordering(run: Run, output: str, dtype: str, a: Array, b: Array, repeated: 
     |x̂′| ≤ |x̂| + δx̂.
     """
     case, arithmetic = run.case, arithmetic_of(run)
-    if output in ("dscale", "dshift") or case.op.own:
+    if output in ("dscale", "dshift") or case.op.user_defined:
         expected = truth(run, output)
         return 2 * judge.allowed(expected).ravel()  # each is within its bound
     dy = given(case, "dy")

@@ -123,7 +123,7 @@ def benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
         if exact.get(name) is not None:
             exact[name] = form.round(rng.uniform(low, low + 0.5, geometry.affine_shape(spec, case.op)))
     for tensor in case.op.inputs:
-        if tensor.name in case.op.own_inputs:
+        if tensor.name in case.op.stage_inputs:
             exact[tensor.name] = form.round(rng.uniform(0.5, 1.0, geometry.shape_of(tensor, spec, case.op)))
     return exact | make.saved(spec, case.op, exact)
 

@@ -72,7 +72,7 @@ class Notes:
     limits: Texts = ()
     effects: Texts = ()
     operators: Texts = ()
-    otherwise: Texts = ()
+    differs_on_gpu: Texts = ()
     overlaps: Annotated[tuple[tuple[Text, Text], ...], Len(0, 64)] = ()
     damage: Annotated[tuple[tuple[Text, Text, int, int, Text | None], ...], Len(0, 64)] = ()
     evaluated: bool = False

@@ -48,7 +48,7 @@ STRIDE = 53  # coprime to 2, 3 and 5: a short table meets all remainders, and ma
 
 def checks(op: Op) -> tuple[str, ...]:
     """Return the checks and laws that run a kernel of this operator again."""
-    none = OF_NORMS if op.own else () if op.forward else OF_DY
+    none = OF_NORMS if op.user_defined else () if op.forward else OF_DY
     return tuple(name for name in FURTHER if name not in none)
 
 
@@ -69,7 +69,7 @@ def named(spec: CaseSpec, offered: ways.Offered, number: int) -> CaseSpec:
     """Return the random case with the ways of its further runs that a random number stands for."""
 
     def chosen(field: str, some: tuple[str, ...]) -> str:
-        return ways.turn(some, crc32(f"{field} {number}".encode()), ways.SELDOM)
+        return ways.pick(some, crc32(f"{field} {number}".encode()), ways.EXPENSIVE_IN_RANDOM)
 
     return ways.named(spec, offered, chosen)
 
@@ -79,7 +79,7 @@ def in_turn(specs: Iterable[CaseSpec], offered: ways.Offered) -> list[CaseSpec]:
     met: defaultdict[tuple[str, str], count[int]] = defaultdict(count)
 
     def of(spec: CaseSpec) -> CaseSpec:
-        return ways.named(spec, offered, lambda field, some: ways.turn(some, next(met[field, spec.dtype])))
+        return ways.named(spec, offered, lambda field, some: ways.pick(some, next(met[field, spec.dtype])))
 
     return [of(spec) for spec in specs]
 

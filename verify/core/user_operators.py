@@ -58,7 +58,9 @@ class Operator:
             attrs = (*made.options, "normalized_shape")
             full = f"{name}_{'bwd' if forward else 'fwd'}"
             words = f"the gradients of {forward}" if forward else self.summary
-            return Op(full, takes, makes, attrs, *functions, forward=forward, summary=words, centred=False, own=True)
+            return Op(
+                full, takes, makes, attrs, *functions, forward=forward, summary=words, centred=False, user_defined=True
+            )
 
         return (
             record("forward", inputs, (Y, *statistics), None),
