@@ -1,4 +1,4 @@
-"""Exit statuses and verdicts, the same through every door: the command line, Python and pytest."""
+"""Exit statuses and verdicts, the same through every interface: the command line, Python and pytest."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ PARTIAL = Path(__file__).parent / "support" / "partial.py"
 FWD, BWD = "rmsnorm_fwd", "rmsnorm_bwd"
 CORNERS = 20  # of the corner table: three dimensions, and each row that a kernel of partial.py names, are among them
 ALMOST = "almost nothing was checked: outputs were compared in"
-VERDICTS = [  # kernel, operator, checks, verdict, what every door says
+VERDICTS = [  # kernel, operator, checks, verdict, what every interface says
     ("returns_nothing", FWD, "", Exit.FINDINGS, "y: expected a tensor, but the kernel returned nothing"),
     ("returns_no_name", FWD, "", Exit.FINDINGS, "y: expected a tensor, but the kernel returned nothing"),
     ("returns_rstd_alone", FWD, "", Exit.FINDINGS, "y: expected a tensor, but the kernel returned rstd alone"),

@@ -1,4 +1,4 @@
-"""The Python door: `verify` a kernel, `exhaust` a space, `replay` a case, `same`: two kernels; decorator `kernel`."""
+"""The Python interface: verify, replay, same, exhaust and run_campaign, and the decorator `kernel`."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.proved import Proved
 from verify_norm.core.rendering import Rendered
 from verify_norm.core.results import FindingsError, Report, failures, worst_of
-from verify_norm.core.settings import DEFAULTS, Seconds
+from verify_norm.core.settings import DEFAULTS, PAIR_EXAMPLES, Seconds
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.user_operators import Operator
 from verify_norm.equality.model import Equality
@@ -205,7 +205,7 @@ def same(
     named, case = read_spec(replay)[1:] if replay else (None, None)
     given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed, "only": only}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
-    given = {"examples": 100} | _given("same", config=config, **given)
+    given = {"examples": PAIR_EXAMPLES} | _given("same", config=config, **given)
     first, second = request_pair((a, b), given, op=op or named, binds=binds, isolate=isolate, tell=_tell)
     from verify_norm.equality import compare
 

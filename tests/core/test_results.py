@@ -177,7 +177,6 @@ def test_a_replay_has_the_binding_the_contract_and_the_cases_of_the_run():
 
 
 def test_numbers_of_cases_and_findings_are_counted_in_words():
-    assert [results.count_cases(n) for n in (0, 1, 2)] == ["0 cases", "1 case", "2 cases"]
     two = report(kernel="rmsnorm_fwd", findings=(FINDING, replace(FINDING, got=1.0)), cases=1)
     assert results.failures(two).startswith("rmsnorm_fwd: 2 findings in 1 case\n")
     assert "got" not in results.failures(two), "without what was expected there is nothing to compare"

@@ -29,10 +29,11 @@ import numpy as np
 
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import arithmetic_of, compared, format_of, half_ulps, pairs, truth
-from verify_norm.checks.relations.rerun import NearbyError, element, has_rows, nearby, small
+from verify_norm.checks.relations.rerun import NearbyError, has_rows, nearby, small
 from verify_norm.checks.relations.stages import given, has_mean, normalized, own_statistics, stage_inputs, view_of
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.judge import worst
 from verify_norm.core.run import Run

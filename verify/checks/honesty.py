@@ -17,8 +17,9 @@ import torch
 from verify_norm.cases import make, placement
 from verify_norm.cases.transfer import different
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, element, once_more, rerun
+from verify_norm.checks.relations.rerun import Difference, cheap, once_more, rerun
 from verify_norm.core import geometry, judge, ways
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, Note, Tried
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec, Kernel
@@ -165,7 +166,8 @@ def _at(home: dict[str, torch.Tensor], case: Case, *, same: bool) -> Case:
 def _wrong(run: Run, one: Run) -> Iterator[Difference]:
     """Yield the outputs of a call that are beyond their bound, and are not so in the case itself; or its problem."""
     if one.problem is not None:
-        yield from [Difference(None, f"it fails: {one.problem}")] * (not one.limits and not one.refused)
+        if not one.limits and not one.refused:
+            yield Difference(None, f"it fails: {one.problem}")
         return
     for name, output in one.outputs.items():
         want = one.case.expected.get(name)

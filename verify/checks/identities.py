@@ -7,10 +7,11 @@ import numpy as np
 from verify_norm.cases import further_runs
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Equation, compared, judged
-from verify_norm.checks.relations.rerun import NearbyError, element, small
+from verify_norm.checks.relations.rerun import NearbyError, small
 from verify_norm.checks.relations.stages import cotangent, given, own_statistics, stages, sum_error
 from verify_norm.checks.relations.symmetries import LAWS
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.judge import worst
 from verify_norm.core.run import Run

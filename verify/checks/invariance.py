@@ -10,9 +10,10 @@ from verify_norm.cases import make
 from verify_norm.cases.device_array import beside, in_memory
 from verify_norm.cases.random import generator
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import cheap, element, has_rows, on_rows, reordering, rerun
+from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, reordering, rerun
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData, Observed
 from verify_norm.core.run import Run
 from verify_norm.core.spec import Op

@@ -29,10 +29,10 @@ import numpy as np
 from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import compared
-from verify_norm.checks.relations.rerun import element
 from verify_norm.checks.relations.stages import given
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import special_input, special_words
 from verify_norm.core.judge import worst

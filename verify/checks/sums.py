@@ -18,10 +18,10 @@ from verify_norm.checks.relations.equations import (
     truth,
 )
 from verify_norm.checks.relations.moments import independent
-from verify_norm.checks.relations.rerun import element
 from verify_norm.checks.relations.stages import Stages, cotangent, given, stages
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.excess import element
 from verify_norm.core.finding import SIGNS, Finding, OverProbable, SmallestError
 from verify_norm.core.run import Run
 from verify_norm.core.spec import Kernel, Op

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify_norm.core.errors import one_of
+from verify_norm.core.spec import Array as Array
 from verify_norm.core.spec import Beyond
 
-Array = NDArray[np.float64]
 EXPONENT = 0x7FF << 52  # the bits of a float64 that alone are the power of two at or below it
 
 

@@ -117,7 +117,7 @@ class Report(Rendered):
         """Return how many corner cases ran and why not all of them, "" if all ran."""
         done = self.coverage
         if done is None:
-            return f"the run was interrupted after {count_cases(self.cases)}" if self.interrupted else ""
+            return f"the run was interrupted after {count(self.cases, 'case')}" if self.interrupted else ""
         if done.corners_done == done.corners and not self.interrupted:
             return ""
         return f"{done.corners_done} of {done.corners} corner cases ran: {done.ended}"
@@ -164,7 +164,7 @@ def unchecked(report: Report, of: str = "") -> str:
     if done is None or not done.compared or not barely(done.compared, report.cases + done.refused):
         why += [check.no_data for check in report.checks if check.no_data and report.cases]
     else:
-        tried = count_cases(report.cases + done.refused)
+        tried = count(report.cases + done.refused, "case")
         said = f"almost {said}: outputs were compared in {done.compared} of {tried}"
         why = [reason for reason in why if reason.startswith(("cases: ", "outputs: "))]
     return f"{said}. {'; '.join(dict.fromkeys(why))}"
@@ -175,11 +175,6 @@ def gap(report: Report) -> str:
     if report.verdict is Exit.NOTHING:
         return unchecked(report)
     return f"incomplete: {report.unfinished}" if report.unfinished and not report.settings.allow_incomplete else ""
-
-
-def count_cases(number: int) -> str:
-    """Return a number of cases, as "1 case" or "2 cases"."""
-    return f"{number} case{'s' * (number != 1)}"
 
 
 def replay_line(report: Report, spec: CaseSpec) -> str:
@@ -253,7 +248,7 @@ def cases(report: Report) -> str:
     left_out = sum(skip.cases for skip in report.skipped if skip.what == "cases")
     if left_out:
         return f"{report.cases} of {report.cases + left_out} cases"
-    return count_cases(report.cases)
+    return count(report.cases, "case")
 
 
 def facts(report: Report, finding: Finding) -> dict[str, str]:

@@ -14,7 +14,7 @@ Workers = Annotated[int, Ge(1), Le(64)]  # each has the memory of torch and of i
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a kernel is searched. The defaults and ranges of every door (command line, Python, pytest) are these."""
+    """How a kernel is searched. The defaults and ranges of every interface (command line, Python, pytest) are these."""
 
     dtypes: tuple[str, ...] = KERNEL_DTYPES  # of x
     checks: tuple[str, ...] = ()  # names; all that apply if there are none
@@ -39,3 +39,4 @@ class Settings:
 
 
 DEFAULTS = Settings()
+PAIR_EXAMPLES = 100  # by default, of `same`, whose cases run two kernels

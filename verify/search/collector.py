@@ -8,12 +8,13 @@ from typing import Any
 from verify_norm.cases.covering import Pairs
 from verify_norm.checks import CHECKS, condition
 from verify_norm.checks.check import Check
+from verify_norm.core.case_words import count
 from verify_norm.core.coverage import Coverage, Seen
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Report, count_cases
+from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
@@ -265,7 +266,9 @@ class Collector:
         """Yield the norm operators of torch that ran inside a kernel which must be its own."""
         for name, specs in self.calling.items() if self.settings.require_own else ():
             self.failed["honesty"] += len(specs)
-            message = f"it falls back to {name} in {len(specs)} of {count_cases(self.cases)}; --require-own forbids it"
+            message = (
+                f"it falls back to {name} in {len(specs)} of {count(self.cases, 'case')}; --require-own forbids it"
+            )
             yield Finding(self.kernel.name, "honesty", None, "fail", message, specs[0], cases=len(specs))
 
     def _stated(self) -> Iterator[Skip]:
@@ -286,9 +289,9 @@ class Collector:
         if check.name == "crash" and not self.runner.isolated:
             return f"the kernel does not run in a process of its own; isolation {self.runner.note}", False
         if not self.compared:
-            return f"the kernel returned no output that can be compared in {count_cases(self.cases)}", True
+            return f"the kernel returned no output that can be compared in {count(self.cases, 'case')}", True
         lacking = check.lacks(self.kernel, self.outputs)
-        return lacking or f"nothing to look at in {count_cases(self.cases)}", not lacking and not self.kernel.only
+        return lacking or f"nothing to look at in {count(self.cases, 'case')}", not lacking and not self.kernel.only
 
     def _position(self, one: Tally | Detectable) -> tuple[int, int, int]:
         names = [tensor.name for tensor in OPS[self.kernel.op].outputs]

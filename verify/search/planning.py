@@ -37,8 +37,8 @@ def corner_table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSp
     corner, shaped, left_out = table_of(op, state.settings, dtypes, frozen=kernel.autograd)
     for name in left_out:
         state.skipped[f"model {name}", TOO_LARGE] += 1
-    if settings_seed := state.settings.seed * state.settings.untrusted:  # data that no file can hold
-        corner = [replace(spec, seed=(spec.seed ^ settings_seed) % 2**64) for spec in corner]
+    if state.settings.untrusted:  # data that no file can hold
+        corner = [replace(spec, seed=(spec.seed ^ state.settings.seed) % 2**64) for spec in corner]
     if further_runs.BATCHED.isdisjoint(check.name for check in state.checks):
         corner = [replace(spec, batch=0) for spec in corner]
     table, large = state.pace.parted([kernel.fitted(spec) for spec in corner], op)

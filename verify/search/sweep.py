@@ -113,7 +113,8 @@ class Sweep:
         state, settings = self.state, self.state.settings
         if state.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
-        if time.perf_counter() > self.deadline - settings.seconds * self.kept * self.found:
+        kept = settings.seconds * self.kept if self.found else 0.0
+        if time.perf_counter() > self.deadline - kept:
             raise Over(out_of_time(settings.seconds))
         started = time.perf_counter()
         examined = self.examined(lane, spec)

@@ -13,9 +13,10 @@ from verify_norm.cases import further_runs, make, placement
 from verify_norm.checks.relations import stages
 from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.operators import Foreign
-from verify_norm.checks.relations.rerun import Difference, element
+from verify_norm.checks.relations.rerun import Difference
 from verify_norm.checks.relations.second_order import FLOAT32, cases, format_of
 from verify_norm.core.dtypes import Array, Format
+from verify_norm.core.excess import element
 from verify_norm.core.finding import NoData
 from verify_norm.core.ops import forward_of
 from verify_norm.core.run import Case, Run

@@ -15,7 +15,7 @@ from verify_norm.checks.relations.equations import arithmetic_of, truth
 from verify_norm.checks.relations.stages import cotangent, given, stages
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.excess import element as element
+from verify_norm.core.excess import element
 from verify_norm.core.judge import identical
 from verify_norm.core.run import Case, Output, Run
 from verify_norm.core.spec import CaseSpec

@@ -1,4 +1,4 @@
-"""Judges a kernel that nobody trusts: the case, its truth and its checks are here, and only the call is elsewhere."""
+"""Judges an untrusted kernel: the case, its truth and its checks are here, and only the call is elsewhere."""
 
 import inspect
 import time
