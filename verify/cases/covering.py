@@ -107,7 +107,7 @@ class Pairs:
     def most(self, specs: Iterable[CaseSpec | None], one: int, two: int, enough: int | None = None) -> CaseSpec | None:
         """Return the first case of the largest gain for two values that have not met; None if they meet in none.
 
-        With `enough`, it looks at so many cases in which they meet, and at no more.
+        It looks at no more than `enough` cases in which they meet, if that is given.
         """
         gains = ((self.gain(spec, one, two), spec) for spec in specs if spec is not None)
         return max(islice((pair for pair in gains if pair[0]), enough), key=itemgetter(0), default=(0, None))[1]

@@ -22,7 +22,7 @@ EVERYTHING: dict[str, Any] = {
     "batch": 0,
     **dict.fromkeys(ways.WAYS, ""),
 }
-# A check makes its further run in one case of so many: where the case's number has this remainder.
+# A check makes its further run where the number of the case, divided by the first one here, leaves the second one.
 SHARES = {
     "memory": (2, 0),
     "distribution": (2, 0),
@@ -38,7 +38,7 @@ SHARES = {
     "power": (4, 0),
 }
 BATCHED = frozenset({"batch_invariance", "determinism"})  # the checks that run a case's batch
-LAW_SHARE = 2  # one case of so many tries one law of `identities`
+LAW_SHARE = 2  # one case in this many tries one law of `identities`
 OF_DY = ("scale_dy", "linearity")  # laws of a backward
 OF_NORMS = ("distribution", "gradient", *LAWS)  # what a user's own operator does not have
 ROUND = 12  # numbers after which all shares begin anew

@@ -30,7 +30,7 @@ from verify_norm.running.execute import REPLACES, Clock, inplace, untimed
 EXPECTED = "expected plain tensors, and all else as it was"
 FEWEST, MOST = 5, 24  # calls of a series
 SECONDS = 0.02  # for them, where the kernel takes little time
-NEW = 2, 12  # calls with new values: so many, and one more for each so many calls
+NEW = 2, 12  # calls with new values: 2, and one more for every 12 calls
 FASTER = 10  # times: a call with known values that is so much faster than one with new values looks them up
 LAYOUTS: dict[str, Any] = {f.name: "contiguous" for f in fields(CaseSpec) if f.name.endswith("_layout")}
 LEAST = 1e-4  # seconds of a call with new values: shorter times are those of Python

@@ -150,7 +150,7 @@ def is_chain(text: str) -> bool:
 
 
 def parse(text: str) -> ParsedChain:
-    """Return the chain of a text, which may end in a direction; raises UsageError, in one line, for what is none.
+    """Return the chain that a text names, which may end in a direction; raises UsageError if it names none.
 
     >>> parse("add|rmsnorm( weight_offset = 1 )|gate(sigmoid)")[1:]
     ('add | rmsnorm | gate(sigmoid)', 'weight_offset=1')

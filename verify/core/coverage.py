@@ -46,7 +46,7 @@ class Coverage:
     `planned` are the corner cases and the random ones. Corner cases are all that are not random: those of a corpus, the
     corner table, shapes of models; `corners_done` of them ran or were `refused`, because the kernel does not take them.
     At least one output was `compared` with the truth; `outputs` counts the same for each output. `ended` says why the
-    run ended early. Two choices of a case, as a type and a layout, are a pair (`verify_norm.cases.covering`): so many
+    run ended early. Two choices of a case, as a type and a layout, are a pair (`verify_norm.cases.covering`):
     `pairs` of the `possible` ones met in cases that were compared. If 0 are possible, they were not counted.
     """
 

@@ -16,7 +16,7 @@ def affine_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
 
 
 def sample_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
-    """Return the shape of a modulation's scale and shift: a row a sample, or a token; one row where x is one.
+    """Return the shape of a modulation's scale and shift: a row for each sample, or for each token.
 
     >>> from verify_norm.core.ops import OPS
     >>> sample_shape(CaseSpec((2, 5, 8)), OPS["modulate_rmsnorm_fwd"])

@@ -23,12 +23,10 @@ class Settings:
     seconds: Seconds = 55.0  # for the whole search
     seed: Count = 0  # of the random cases
     device: str = "cpu"
-    shapes: Literal["fuzz", "models", "all"] = (
-        "fuzz"  # random shapes (on a GPU models' too), norm shapes of real models, or both
-    )
-    timeout: Seconds | None = (
-        None  # for one case, more if it is larger or the kernel may build; None: the device's limit
-    )
+    # Random shapes (on a GPU those of models too), norm shapes of real models, or both.
+    shapes: Literal["fuzz", "models", "all"] = "fuzz"
+    # For one case, and more if it is larger or the kernel may build; None is the device's limit.
+    timeout: Seconds | None = None
     workers: Workers | None = None  # processes that examine cases at the same time; None: as many as help
     isolate: bool = True  # whether the kernel runs in a process of its own
     untrusted: bool = False  # whether that process has neither truth nor verdict, in a sandbox

@@ -57,7 +57,7 @@ LONGEST = 1 / 4  # of a standard deviation: three steps stay well inside the dat
 
 
 def student(values: Tensor, comparisons: int) -> Tensor:
-    """Return Student's t in place of λ, where so many values estimate the size of the errors. Raises UsageError."""
+    """Return Student's t in place of λ; `values` is how many estimate the size of the errors. Raises UsageError."""
     packages.need("gradcheck", "scipy")
     from scipy.special import stdtrit
 

@@ -73,16 +73,8 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
     }.items()
 }
 ABSENT = ("bias", "residual", "scale_ub")  # of a library's norm, where the operator has none: they are None
-NUMBERS = (
-    "eps",
-    "num_groups",
-    "weight_offset",
-    "training",
-    "momentum",
-    "scale",
-    "variance_size",
-    "dropout_p",
-)  # a constant can fix them
+# What a constant can fix.
+NUMBERS = ("eps", "num_groups", "weight_offset", "training", "momentum", "scale", "variance_size", "dropout_p")
 
 
 def meant(name: str, offered: Iterable[str]) -> str | None:

@@ -103,7 +103,7 @@ def holding(name: str, value: Any) -> Iterator[None]:
         restore(before)
 
 
-# Let a thread that waits for Python's lock have it after so many seconds.
+# Let a thread that waits for Python's lock have it after this number of seconds.
 switching = partial(holding, "sys.getswitchinterval()")
 
 

@@ -44,7 +44,7 @@ class Collector:
     `calling` those in which a norm operator of torch ran inside the kernel.
     `saw` is what the compared cases had in them. `detected` has what cases say that a check, named first, would have
     detected in an output of a type; `drawn`: the cases now are random ones. `pairs` are the pairs of choices that met
-    in cases with results, of so many `possible` ones. `pace` tells which sizes the kernel's time allows.
+    in cases with results; `possible` counts all of them. `pace` tells which sizes the kernel's time allows.
     """
 
     kernel: Kernel

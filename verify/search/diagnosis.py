@@ -33,9 +33,8 @@ Judge = Callable[[CaseSpec, tuple[str, ...], Contract], Examined]
 FREE = frozenset(("inplace", "output", "weight_grad", "saturate", "scale_floor", "e8m0", "packing", "deterministic"))
 INSTEAD = frozenset(("output", "weight_grad", "stats", "saturate", "scale_floor", "e8m0", "packing"))
 COARSE = frozenset(("bf16x3", "tf32", "bf16"))  # products that miss more of their operands than float32 does of sums
-NARROW = frozenset(
-    ("stats", "xhat", "partials", "products", "z")
-)  # fields that name a type in which something is rounded
+# Fields that name a type in which something is rounded.
+NARROW = frozenset(("stats", "xhat", "partials", "products", "z"))
 BOUNDED = frozenset(("accuracy", "statistics"))  # checks that judge elements by their bounds
 OTHERS = 10  # failing cases besides the smallest, spread over all of them
 FRESH = 12  # random cases, drawn with a seed that the run has not used

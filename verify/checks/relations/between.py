@@ -60,7 +60,9 @@ def _failed(run: Run, held: Held) -> Iterator[Difference]:
 
 
 def failing(tensor: torch.Tensor, after: int) -> torch.Tensor:
-    """Return the tensor as one that raises an error in each operation after so many; what tells of it can be read.
+    """Return the tensor as one that raises an error in each operation after the first `after` ones.
+
+    Reading its shape and the like is no such operation.
 
     The results of operations are plain tensors: a kernel may keep a buffer that it has made like the tensor.
     """

@@ -82,7 +82,7 @@ def _smallest(tolerance: Array, scale: Array) -> float:
 
 
 def confidence(comparisons: int) -> float:
-    """Return Hoeffding's λ: so many comparisons together exceed it by chance in one of 10⁹ calls.
+    """Return Hoeffding's λ: this number of comparisons together exceed it by chance in one of 10⁹ calls.
 
     >>> round(confidence(1), 2), round(confidence(1000), 2)
     (6.54, 7.53)

@@ -22,7 +22,10 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute, results
 from verify_norm.running.state import OF_IMPORTS
 
-ELEMENTS = {"cpu": 2**12, "cuda": 2**19}  # of x: so many always run again, and more where that takes little time
+ELEMENTS = {
+    "cpu": 2**12,
+    "cuda": 2**19,
+}  # of x: up to this number a case always runs again; a larger one does where that takes little time
 TIMED = (
     "memory",
     "determinism",
@@ -250,7 +253,7 @@ def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[
 def reordering(run: Run, output: str, dtype: str, a: Array, b: Array, repeated: int = 1) -> Array:
     """Return how far apart two sums over rows may be where each adds them up in an order of its own.
 
-    Each row is there `repeated` times at most, and dy holds its multiple: the sum has so many times as many terms.
+    Each row is there `repeated` times at most, and dy holds its multiple: the sum has `repeated` times as many terms.
 
     Each order errs by at most γ(h)·Σ|t| (`reference.rounding`), so two of them are at most twice that apart, and one
     ulp more once each is rounded to the output's type. The terms are the kernel's own, dy·x̂′ or dy, the same in both:
