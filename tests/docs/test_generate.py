@@ -1,5 +1,6 @@
 """The pages of the reference name all that the code has."""
 
+import inspect
 import re
 from dataclasses import fields
 
@@ -88,3 +89,10 @@ def test_the_page_of_the_python_interface_has_every_public_name():
     named += re.findall(r"`verify_norm\.(\w+)`", page)
     assert sorted(set(verify_norm.__all__) - {*named}) == []
     assert all(hasattr(verify_norm.testing, name) for name in {*named} - {*verify_norm.__all__})
+
+
+def test_the_page_of_json_says_what_each_field_of_a_report_a_finding_and_a_case_means(pages):
+    for kind in (Report, Finding, CaseSpec):
+        _, said = generate._described(inspect.cleandoc(kind.__doc__))
+        assert [f.name for f in fields(kind) if not said.get(f.name)] == []
+        assert all(f"| {said[f.name]} |" in pages["reference/json.md"] for f in fields(kind))
