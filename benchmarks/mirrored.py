@@ -60,7 +60,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "running.delayed_inputs": (*MIRROR, "test_without_a_gpu.py"),
     "running.guards": (*MIRROR, "checks/test_memory.py"),
     "running.interpreter": (*MIRROR, *LIKENESS),
-    "running.interpreter.arithmetic": (*MIRROR, *LIKENESS, "running/interpreter/test_otherwise.py"),
+    "running.interpreter.arithmetic": (*MIRROR, *LIKENESS, "running/interpreter/test_differs_on_gpu.py"),
     "running.interpreter.patch": (*MIRROR, *LIKENESS, "running/interpreter/test_reductions.py"),
     "running.isolate": ("running/test_places.py",),  # the others take seconds
     "running.untrusted.processes": (*MIRROR, "running/untrusted/test_starting.py"),

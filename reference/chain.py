@@ -74,7 +74,7 @@ class Chain:
         return (*like_x, *self.base.parameters, *others)
 
     @property
-    def own(self) -> tuple[str, ...]:
+    def stage_inputs(self) -> tuple[str, ...]:
         """The names of the inputs of its stages."""
         return tuple(name for stage in self.all_stages for name in stage.inputs)
 

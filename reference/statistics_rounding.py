@@ -12,10 +12,10 @@ centered (Welford's updates, or the merging of Chan, Golub & LeVeque, The Americ
 deviation is from its own running mean, which is off by u·mean|x| for each update before it, and which Σ(x − mean) does
 not cancel. This adds k·u·mean|x|·mean|xc| to either side, with
 
-    k = min(n, log2 n + n/192 + 6)
+    k = min(n, log2 n + 2n/(3·lanes) + 6)
 
-since one run of L updates lost up to 0.66L·u in measurements (ramps and steps, offset by up to 10⁴σ), and the runs of
-128 lanes have n/128 updates; the tree of merges needs no more than that of a sum. If the means of tiles t are matrix
+since one run of L updates lost up to 0.66L·u in measurements (ramps and steps, offset by up to 10⁴σ), and a run has
+L = n/lanes updates; the tree of merges needs no more than that of a sum. If the means of tiles t are matrix
 products, δ_t ≤ v·mean_t|x| with v = `operand_u`, and as |μ_t − μ| ≤ mean_t|xc|, the merge is off by a weighted mean of
 2|μ_t − μ|δ_t, at most 2v(|μ|·mean|xc| + var). A merge multiplies the square of the difference of two means by a count,
 and the mean of an empty part is 0 (torch's LayerNorm starts so). So where n·max x² may overflow, 0·inf = NaN is right,
@@ -26,7 +26,7 @@ shifted: E[d²] − E[d]² with d = x − x0 and s = |μ − x0| subtracts numbe
 **A computed x.** Where a stage comes before the norm, a kernel's own x is off by up to d in each element. √(var + eps)
 is the length of the vector (xc/√n, √eps), and xc moves by no more than x, so it moves by at most D = √(mean d²), and r
 by the factor 1/(1 − r·D). The mean moves by mean d, and each x̂' by r(1 + ρ)d beside S. Roundings that are relative to
-x' and not to x count as much more, 1 + 4rD times.
+x' and not to x count as much more, 1 + 4rD/(1 − rD) times.
 
 **Reciprocal root.** With low ≤ var' − var ≤ high, r' = r(1 + ρ') where |ρ'| ≤ ρ, the larger of
 1/√(1 − low/(var + eps)) − 1 and 1 − 1/√(1 + high/(var + eps)), and 7u: a root, a division (`arithmetic`), and half of

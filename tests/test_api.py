@@ -1,4 +1,4 @@
-"""The Python door: audit, replay, the decorator, and what they say."""
+"""The Python interface: audit, replay, the decorator, and what they say."""
 
 import importlib.util
 import shlex

@@ -1,4 +1,4 @@
-"""What nobody should type, through all doors: one line each, the right exit status, no traceback, no file changed."""
+"""What nobody should type, in all interfaces: one line each, the right exit status, no traceback, no file changed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Exit statuses and verdicts, the same through every door: the command line, Python and pytest."""
+"""Exit statuses and verdicts, the same through every interface: the command line, Python and pytest."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ PARTIAL = Path(__file__).parent / "support" / "partial.py"
 FWD, BWD = "rmsnorm_fwd", "rmsnorm_bwd"
 CORNERS = 20  # of the corner table: three dimensions, and each row that a kernel of partial.py names, are among them
 ALMOST = "almost nothing was checked: outputs were compared in"
-VERDICTS = [  # kernel, operator, checks, verdict, what every door says
+VERDICTS = [  # kernel, operator, checks, verdict, what every interface says
     ("returns_nothing", FWD, "", Exit.FINDINGS, "y: expected a tensor, but the kernel returned nothing"),
     ("returns_no_name", FWD, "", Exit.FINDINGS, "y: expected a tensor, but the kernel returned nothing"),
     ("returns_rstd_alone", FWD, "", Exit.FINDINGS, "y: expected a tensor, but the kernel returned rstd alone"),
@@ -113,7 +113,7 @@ def test_a_run_that_runs_out_of_time_is_incomplete(seconds, tmp_path):
     assert result.exit_code == Exit.INCOMPLETE, text
     done = documents.load((tmp_path / "r.json").read_text()).coverage
     assert 0 < done.corners_done == done.compared == done.outputs["y"] < 5
-    said = f"{done.corners_done} of {done.corners} corner cases ran: the 12 s were over"
+    said = f"{done.corners_done} of {done.corners} corner cases ran: the time limit of 12 s was reached"
     assert said in text
     assert "INCOMPLETE" in text
     assert "PASS" not in text
@@ -267,7 +267,9 @@ def test_in_pytest_an_incomplete_run_passes_only_where_it_is_accepted(project):
     run = project.runpytest_subprocess(*few)
     run.assert_outcomes(failed=2)
     said = outcomes(project.path / "j.xml")
-    assert re.search(r"accuracy: incomplete: 1 of \d+ corner cases ran: the 1 s were over", said["right-accuracy"][1])
+    assert re.search(
+        r"accuracy: incomplete: 1 of \d+ corner cases ran: the time limit of 1 s was reached", said["right-accuracy"][1]
+    )
     run.stdout.fnmatch_lines(["FAIL *partial.py:right: incomplete: 1 of * corner cases ran: *"])
     run = project.runpytest_subprocess(*few, "--norm-allow-incomplete")
     run.assert_outcomes(passed=1, skipped=1)

@@ -304,7 +304,7 @@ def test_a_graph_is_a_mode_of_a_kernel_on_a_gpu(device, autograd, graphs, monkey
     monkeypatch.setattr(modes.captures, "MISROUTES", False)  # torch 2.11 does: there it depends on the arguments
     case = SimpleNamespace(op=OPS["layernorm_bwd"], device=device, spec=SPEC)
     run = SimpleNamespace(
-        case=case, kernel=SimpleNamespace(autograd=autograd, later=None, contract=Contract()), damage=()
+        case=case, kernel=SimpleNamespace(autograd=autograd, remote=False, contract=Contract()), damage=()
     )
     assert (modes.REPLAYED in modes._modes(run)) == graphs
     case.spec = replace(SPEC, mode=ways.REPLAYED)

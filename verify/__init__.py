@@ -11,7 +11,7 @@ __version__ = "0.9.0"
 _NAMES = {
     "api": ("Reports", "audit", "exhaust", "kernel", "replay", "run_campaign", "same", "verify"),
     "core.chains": ("chain",),
-    "core.own": ("operator",),
+    "core.user_operators": ("operator",),
     "core.errors": ("FindingsError", "UsageError"),
     "core.finding": ("Finding",),
     "core.results": ("Report",),

@@ -1,4 +1,4 @@
-"""The Python door: `verify` a kernel, `exhaust` a space, `replay` a case, `same`: two kernels; decorator `kernel`."""
+"""The Python interface: verify, replay, same, exhaust and run_campaign, and the decorator `kernel`."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 from verify_norm.campaign.summary import Summary
 from verify_norm.core.errors import Exit, UsageError, number, quoted, texts
 from verify_norm.core.finding import Finding
-from verify_norm.core.own import Operator
 from verify_norm.core.proved import Proved
 from verify_norm.core.rendering import Rendered
 from verify_norm.core.results import FindingsError, Report, failures, worst_of
-from verify_norm.core.settings import DEFAULTS, Seconds
+from verify_norm.core.settings import DEFAULTS, PAIR_EXAMPLES, Seconds
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.user_operators import Operator
 from verify_norm.equality.model import Equality
 from verify_norm.exhaustive.model import Choice, Exhausted
 
@@ -102,31 +102,37 @@ def verify(
 
     Parameters
     ----------
-    kernel : a name (`verify-norm list`), "package.module:attr", "path/file.py:attr", or the callable: a function, a
-        functools.partial, a torch.autograd.Function, an nn.Module's class or an instance.
-    op, bind, contract : the operator, optional if the name tells; "layernorm" is both directions, and so is one that
-        `verify_norm.operator` made. The names of the
-        kernel's arguments, as "x=hidden_states, eps=1e-6 -> y, rstd". What it promises: a whole Contract, or what
-        changes in the one it declares, as "llama,inplace=y:x" (`verify-norm show contracts`); the default is strict.
-    only : what the kernel takes, as "ndim=2,contiguous,N%8=0" (`verify-norm show only`); the verdict says so.
-    dtypes, checks : types of x; names of checks, all that apply if there are none. Lists, or text: "fp32,bf16". Types
-        may be torch's, as torch.bfloat16.
-    examples, seconds, seed : cases after the corner table (all pairs of choices, then random ones), the time for all
-        cases, the seed of those after the table.
-    corpus : a file of cases to run first, as `verify-norm hunt --corpus` writes it.
-    certificate : a file of `verify-norm prove --json`; the report says what it proves of the kernel.
-    device, shapes : "cpu", "cuda", "cuda:1" or "auto", the first GPU if there is one; random shapes ("fuzz"), norm
-        shapes of real models ("models") or both ("all").
-    workers : processes that examine cases at the same time, 1 to 64; by default 1 on a CPU, at most 8 on a GPU. The
-        cases and the findings are the same.
-    timeout, isolate : seconds for one case, 20 or, on a GPU, 90 if None, and more where the kernel may build; run the
-        kernel in a process of its own. What cannot be imported there (a nested function, one of the running script)
-        runs in this process.
-    untrusted : the kernel may cheat. Truth and verdict stay out of its process, which is in a sandbox, and its file is
-        imported there alone; the seed is the system's unless given, and in the report's settings.
-    allow_incomplete : accept a run that ends, by its time or Ctrl-C, before all corner cases.
-    require_own : a norm operator of torch that runs inside the kernel, as a fallback, is a finding.
-    config : take what is not given here from [tool.verify-norm] of the nearest pyproject.toml, as every door does.
+    kernel : The kernel: a name of `verify-norm list`, "package.module:attr", "path/file.py:attr", or the callable
+        itself. A callable is a function, a functools.partial, a torch.autograd.Function, or an nn.Module's class or
+        instance.
+    op : The operator; not needed if the kernel's name tells it. "layernorm_fwd" is one direction, "layernorm" is both.
+        What `verify_norm.operator` returns is an operator too.
+    dtypes : The types of x, as a list or as text: "fp32,bf16". Types may be torch's, as torch.bfloat16.
+    checks : The checks to run, as a list or as text; all that apply if none is named.
+    examples : The number of cases after the corner table: first all pairs of choices, then random cases.
+    seconds : The time for all cases.
+    device : "cpu", "cuda", "cuda:1", or "auto", which is the first GPU if there is one.
+    seed : The seed of the cases after the corner table.
+    shapes : "fuzz" for random shapes, "models" for the shapes of norms in real models, "all" for both.
+    workers : The number of processes that examine cases at the same time, 1 to 64. The default is 1 on a CPU and at
+        most 8 on a GPU. The cases and the findings do not depend on it.
+    timeout : The seconds that one case may take. The default is 20, or 90 on a GPU. A case has more where it is large
+        or the kernel may build.
+    corpus : A file of cases to run first, as `verify-norm hunt --corpus` writes it.
+    certificate : A file of `verify-norm prove --json`. The report says what it proves of the kernel.
+    contract : What the kernel promises: a whole Contract, or text with the fields that differ from the contract that
+        it declares, as "llama,inplace=y:x" (`verify-norm show contracts`). A kernel that declares none has the strict
+        contract.
+    only : What the kernel takes, as "ndim=2,contiguous,N%8=0" (`verify-norm show only`). The verdict names it.
+    bind : How the kernel names its arguments and orders its results, as "x=hidden_states, eps=1e-6 -> y, rstd".
+    isolate : Whether the kernel runs in a process of its own. What cannot be imported there, as a nested function or
+        one of the running script, runs in this process in any case.
+    untrusted : Whether the kernel may cheat. If so, the truth and the verdict stay out of its process, which is in a
+        sandbox and alone imports its file. The seed is then drawn by the system unless it is given; the report's
+        settings have it.
+    allow_incomplete : Whether a run may pass that ends before all corner cases, by its time limit or by Ctrl-C.
+    require_own : Whether a norm operator of torch that runs inside the kernel, as a fallback, is a finding.
+    config : Whether options that are not given here are taken from [tool.verify-norm] of the nearest pyproject.toml.
 
     Raises
     ------
@@ -199,7 +205,7 @@ def same(
     named, case = read_spec(replay)[1:] if replay else (None, None)
     given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed, "only": only}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
-    given = {"examples": 100} | _given("same", config=config, **given)
+    given = {"examples": PAIR_EXAMPLES} | _given("same", config=config, **given)
     first, second = request_pair((a, b), given, op=op or named, binds=binds, isolate=isolate, tell=_tell)
     from verify_norm.equality import compare
 

@@ -15,7 +15,7 @@ from verify_norm.core.known import NAMES, meanings
 from verify_norm.core.only import CLAUSES, EXAMPLE
 from verify_norm.core.ops import OPS
 from verify_norm.core.regression import RegressionLimits
-from verify_norm.core.spec import Contract
+from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.loading.bind import ALIASES, FEATURES
 from verify_norm.report import schema
 from verify_norm.report.cases import CASE, DATA_WORDS, LAYOUT_WORDS
@@ -260,8 +260,23 @@ def _fields(made: dict[str, Any]) -> str:
     required = made.get("required", ())
     told = made.get("properties", {}).items()
     rows = [[f"`{name}`", _type(one), "" if name in required else "optional"] for name, one in told]
-    listed = table(["field", "type", ""], rows) if rows else f"One of {_type(made)}.\n"
-    return f"{_markdown(made.get('description', ''))}\n\n{listed}"
+    described, said = _described(made.get("description", ""))
+    rows = [[*row, said.get(row[0].strip("`"), "")] for row in rows] if said else rows
+    heads = ["field", "type", "", "meaning"][: 4 if said else 3]
+    listed = table(heads, rows) if rows else f"One of {_type(made)}.\n"
+    return f"{_markdown(described)}\n\n{listed}"
+
+
+def _described(docstring: str) -> tuple[str, dict[str, str]]:
+    """Return a docstring without its list of parameters, and what that says of each; "…" stands for all layouts."""
+    before, _, after = docstring.partition("Parameters\n----------\n")
+    listed, gap, rest = after.partition("\n\n")
+    said: dict[str, str] = {}
+    for names, words in re.findall(r"^([\w, …]+) : (.*(?:\n +.*)*)", listed, re.MULTILINE):
+        found = [name for name in re.split(r", ", names) if name != "…"]
+        found += [f.name for f in fields(CaseSpec) if f.name.endswith("_layout")] * ("…" in names)
+        said |= dict.fromkeys(found, re.sub(r"\s+", " ", words).strip())
+    return before.rstrip() + gap + rest, said
 
 
 def _type(one: dict[str, Any]) -> str:

@@ -90,7 +90,7 @@ def _power_of_two(x: Known) -> Any:
 
 
 def _rounded(a: Arithmetic, value: Array, delta: Any, roundings: Any, exact: Any, least: Any = 0.0) -> Known:
-    """Return a result that so many roundings follow, and one underflow; none where it is exact."""
+    """Return a result after this number of further roundings and one underflow; none where it is exact."""
     own = np.where(exact, 0.0, roundings * (np.abs(value) + delta) + a.tiny + least)
     return _made(a, value, delta + own)
 

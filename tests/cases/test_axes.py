@@ -60,7 +60,7 @@ def test_an_operator_has_the_axes_of_what_it_takes(op):
 
 
 def test_a_users_operator_always_has_its_weights():
-    own = replace(OPS["dropout_add_layernorm_bwd"], own=True)
+    own = replace(OPS["dropout_add_layernorm_bwd"], user_defined=True)
     free = {axis.name: axis for axis in axes(own, TYPES) if axis.free}
     assert "bias" not in free
     assert "dresidual_out" in free

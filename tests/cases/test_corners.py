@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from verify_norm.cases import corners, draw, placement, turns
+from verify_norm.cases import corners, draw, further_runs, placement
 from verify_norm.cases.corner_lines import THIRD
 from verify_norm.checks import invariance
 from verify_norm.core import geometry, ways
@@ -233,7 +233,7 @@ def test_the_table_of_rows_has(what):
 
 def test_every_type_has_groups_that_no_program_holds_alone_in_either_layout():
     tables = (corners.corners(OPS["groupnorm_bwd"], DTYPES, gpu=gpu) for gpu in (True, False))
-    of_gpu, of_cpu = ({replace(spec, **turns.EVERYTHING) for spec in table} for table in tables)
+    of_gpu, of_cpu = ({replace(spec, **further_runs.EVERYTHING) for spec in table} for table in tables)
     large = {s for s in of_gpu - of_cpu if s.x_layout != "far"}
     assert {(s.dtype, s.x_layout, s.dy_layout) for s in large} == {
         (dtype, layout, layout) for dtype in DTYPES for layout in ("contiguous", "channels_last")
@@ -260,7 +260,7 @@ def test_corners_reach_both_ends_of_every_type(op, dtype):
 def test_batchnorms_corners_are_in_training_and_in_evaluation():
     table = corners.corners(OPS["batchnorm_fwd"], ("float32",))
     training, fixed = (
-        {replace(spec, training=True, seed=0, **turns.EVERYTHING) for spec in table if spec.training is mode}
+        {replace(spec, training=True, seed=0, **further_runs.EVERYTHING) for spec in table if spec.training is mode}
         for mode in (True, False)
     )
     assert {spec for spec in training if spec.running} < fixed

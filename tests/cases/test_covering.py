@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from verify_norm.cases import covering, turns
+from verify_norm.cases import covering, further_runs
 from verify_norm.cases.axes import Axis, axes
 from verify_norm.cases.corners import corners
 from verify_norm.cases.covering import Pairs
@@ -425,7 +425,7 @@ def test_a_case_of_chosen_values_is_one_that_the_operator_takes(op, values, fiel
 def test_a_case_keeps_its_poison_whatever_its_turn(poison):
     """Which is a value of an axis of its own."""
     pairs, made = Pairs(OPS["rmsnorm_fwd"], DTYPES), CaseSpec((4, 64), poison=poison)
-    turned = [turns.drawn(made, number, pairs.op) for number in range(turns.ROUND)]
+    turned = [further_runs.drawn(made, number, pairs.op) for number in range(further_runs.ROUND)]
     assert len({spec.poison for spec in turned}) == 2
     named = covering._named(pairs, made, turned, (0, 1), 0)
     assert {spec.poison for spec in named} == {poison}
@@ -434,7 +434,7 @@ def test_a_case_keeps_its_poison_whatever_its_turn(poison):
 def test_of_ways_that_are_as_useful_each_has_its_turn(few):
     pairs = Pairs(RMSNORM, ("float32",))
     two = pairs.number["rows ≤ 64"], pairs.number["N ≤ 1024"]
-    again = 2 * turns.ROUND * turns.VARIANTS  # numbers after which a case has the same further runs
+    again = 2 * further_runs.ROUND * further_runs.VARIANTS  # numbers after which a case has the same further runs
     cases = [covering._best(pairs, *two, Random(0), again * turn) for turn in range(8)]
     assert len({spec.further for spec in cases}) == 1
     assert len({tuple(getattr(spec, field) for field in ways.WAYS) for spec in cases}) > 4

@@ -157,7 +157,7 @@ def test_saved_statistics_have_strides():
 )
 def test_a_gpu_judges_large_cases(elements, device, judge):
     assert make.judge_of(CaseSpec((elements,)), OPS["rmsnorm_fwd"], device) == judge
-    assert make.judge_of(CaseSpec((elements,)), replace(OPS["rmsnorm_fwd"], own=True), device) is None
+    assert make.judge_of(CaseSpec((elements,)), replace(OPS["rmsnorm_fwd"], user_defined=True), device) is None
 
 
 def judged_on(monkeypatch, device):

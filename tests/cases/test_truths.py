@@ -42,7 +42,7 @@ def test_saved_statistics_that_are_given_bound_what_is_computed_of_them():
     xhat = (exact["x"] - exact["mean"][:, None]) * exact["rstd"][:, None]
     assert (np.abs((exact["dy"] * xhat).sum(0) - truth.value) <= given).all()
     assert (10 * given < truth.delta).all()
-    own = make.errors(spec, replace(op, own=True), Contract(), exact, given=True)[1]
+    own = make.errors(spec, replace(op, user_defined=True), Contract(), exact, given=True)[1]
     assert np.array_equal(own, truth.delta), "of an operator of one's own nothing is known about what is given"
     assert len(make.errors(CaseSpec((4, 64)), OPS["rmsnorm_bwd"], Contract(), exact, given=True)) == 2  # without a mean
 

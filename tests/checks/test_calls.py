@@ -331,7 +331,7 @@ def test_outputs_in_a_ring(size):
 )
 def test_memory_that_changes_is_counted_in_bits(now, count):
     run = SimpleNamespace(
-        kernel=SimpleNamespace(later=None, contract=Contract()),
+        kernel=SimpleNamespace(later=None, remote=False, contract=Contract()),
         case=SimpleNamespace(spec=CaseSpec((3,)), op=OPS["rmsnorm_fwd"]),
         returned={"y": torch.tensor(now)},
         outputs={"y": SimpleNamespace(got=np.array([0, np.nan, 1]))},

@@ -199,6 +199,6 @@ def test_row_sums_by_a_matrix_product_of_the_cpu_have_four_lanes_or_more(data):
 def test_a_finding_on_few_lanes_names_the_field():
     said = found(blas(4), CaseSpec((1, 1 << 14), data="constant"), "rmsnorm_fwd")
     assert set(said) == {("accuracy", "y"), ("statistics", "rstd")}
-    words = "16384 terms summed in float32, in 128 running sums or more unless lanes says fewer, then one rounding to "
+    words = "16384 terms summed in float32, in at least 128 running sums (contract: lanes=128), then one rounding to "
     words += "float32"
     assert all(words in message for message in said.values())

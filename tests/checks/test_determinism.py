@@ -305,7 +305,7 @@ def test_long_sums_of_a_wrong_type_are_left_to_signature():
 )
 def test_which_large_cases_run_again(fields, further, looks):
     run = ran(backward, replace(SPEC, shape=(64, 65), **fields))
-    assert CHECKS["determinism"].looks(replace(run, seconds=1.0, further=further)) == looks
+    assert CHECKS["determinism"].looks(replace(run, seconds=1.0, rerun_seconds=further)) == looks
 
 
 @pytest.mark.parametrize(("variant", "other"), [(0, (11, 6)), (1, (5, 13)), (2, (11, 13))])

@@ -213,7 +213,7 @@ def test_a_looser_contract_allows_more():
 )
 def test_which_backwards_it_is_about(op, applies):
     assert CHECKS["gradient"].applies(OPS[op]) == applies
-    assert not CHECKS["gradient"].applies(replace(OPS[op], own=True))
+    assert not CHECKS["gradient"].applies(replace(OPS[op], user_defined=True))
 
 
 @pytest.mark.parametrize(
@@ -399,13 +399,13 @@ def test_the_bound_of_a_column_to_the_last_term():
     by_chance = column(run, tiny, Moved(still, still, still + 1, still + 100))
     assert by_chance.tolerance == pytest.approx(confidence(8 + 1) * 2 * 4**0.5, rel=1e-6)
     allowed = judge.allowed(run.case.expected["dbias"])[::2]
-    crumbs = 4 * 32 * 2.0**-53  # of float64, in a sum of 32 terms
+    float64_error = 4 * 32 * 2.0**-53  # of float64, in a sum of 32 terms
     lost = column(run, np.zeros(8), Moved(still, still + 1e9, still, still))
-    assert lost.tolerance == pytest.approx(crumbs * 4 * 2 * 1e9, rel=1e-12)
+    assert lost.tolerance == pytest.approx(float64_error * 4 * 2 * 1e9, rel=1e-12)
     run.case.expected["dbias"].value[:] = 2.0**40
     allowed = judge.allowed(run.case.expected["dbias"])[::2]
     lost = column(run, np.full(8, -1.0), Moved(still, still, still, still))
-    assert lost.tolerance - allowed == pytest.approx(crumbs * 2.0**40, rel=1e-3)
+    assert lost.tolerance - allowed == pytest.approx(float64_error * 2.0**40, rel=1e-3)
 
 
 def test_a_column_that_may_overflow_or_has_no_bound_is_not_judged():

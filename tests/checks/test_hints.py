@@ -71,10 +71,13 @@ def test_zeros_are_not_taken_for_another_output():
 
 def test_gemmas_offset_and_another_eps_are_named():
     gemma = messages(lambda x, weight, eps: rmsnorm(x, 1 + weight.double(), eps), "rmsnorm_fwd")["y"]
-    assert gemma.endswith("right with weight_offset=1: if the kernel adds it to its weight, --bind weight_offset=1")
+    assert gemma.endswith(
+        "; this output is right with weight_offset=1. If the kernel always adds it to its weight, pass --bind "
+        "weight_offset=1"
+    )
     own = messages(lambda x, weight: rmsnorm(x, weight, 1e-6), "rmsnorm_fwd")["y"]
     assert "right with eps=1e-06" in own
-    assert own.endswith("if the kernel has no other, --bind eps=1e-06")
+    assert own.endswith(". If the kernel always uses that eps, pass --bind eps=1e-06")
 
 
 def test_what_no_option_makes_right_has_no_hint():
@@ -95,7 +98,7 @@ def test_a_rounding_that_looks_like_another_eps_in_short_rows_has_no_hint():
 
     for spec in (CaseSpec((1,)), CaseSpec((3, 1))):
         assert "right with" not in messages(early, "rmsnorm_fwd", spec)["y"]
-        assert "right with eps=1e-06: " in messages(own, "rmsnorm_fwd", spec)["y"]
+        assert "right with eps=1e-06. " in messages(own, "rmsnorm_fwd", spec)["y"]
 
 
 def test_outputs_that_are_no_other_are_left_unnamed():

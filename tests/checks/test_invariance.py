@@ -223,7 +223,7 @@ def test_it_says_what_it_cannot_look_at():
     ):
         case = make.case(replace(SPEC, **options), OPS["layernorm_fwd"], PROMISED)
         run = execute(Kernel("k", "layernorm_fwd", run=layernorm()), case)
-        assert not check.looks(replace(run, further=0.0))
+        assert not check.looks(replace(run, rerun_seconds=0.0))
     assert not check.applies(OPS["batchnorm_fwd"])
 
 

@@ -13,10 +13,11 @@ from norms import groupnorm, layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, nonfinite
-from verify_norm.core import geometry, own
+from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
 from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.user_operators import operator
 
 INF = float("inf")
 ROWS = replace(SPEC, shape=(5, 12), further=())
@@ -216,8 +217,8 @@ def test_where_a_sum_overflows_an_infinite_bias_may_give_nan():
 # Runs that are made by hand.
 
 NAN = float("nan")
-TANH = f"{own.operator(lambda x, w, b: w * np.tanh(x) + b, name='tanh_of').name}_fwd"
-LARGEST = f"{own.operator(lambda x: x / np.max(np.abs(x), axis=-1, keepdims=True), name='by_largest').name}_fwd"
+TANH = f"{operator(lambda x, w, b: w * np.tanh(x) + b, name='tanh_of').name}_fwd"
+LARGEST = f"{operator(lambda x: x / np.max(np.abs(x), axis=-1, keepdims=True), name='by_largest').name}_fwd"
 SMALL = CaseSpec((3, 4), further=())
 
 
@@ -281,7 +282,7 @@ def test_where_an_infinity_may_become_nan(op, name, special_in, right):
     run = true_run(op, **fields)
     got = np.where(np.isfinite(run.outputs[name].got), run.outputs[name].got, NAN)
     assert (accused(with_got(run, **{name: got})) == {}) == right
-    run = replace(run, case=replace(run.case, op=replace(run.case.op, own=True)))
+    run = replace(run, case=replace(run.case, op=replace(run.case.op, user_defined=True)))
     assert accused(with_got(run, **{name: got})) == {}  # nothing is known of what a user's own operator adds
 
 

@@ -67,7 +67,9 @@ def test_a_finding_names_the_worst_element_and_its_numbers(name):
         assert (found.got, found.want) == (got[index], want[index])
         unit = float(FORMATS["float32"].ulp(np.array(want[index])))
         assert found.ulp == pytest.approx(error / unit)
-        assert 0 < found.allowed < (found.ulp if check != "sums" else error)
+        assert 0 < found.allowed < found.ulp
+        if check == "sums":
+            assert f"{found.allowed * unit:.3g} allowed" in found.message
     else:
         assert found.ulp is None
         assert error == pytest.approx(9.0, rel=0.01)

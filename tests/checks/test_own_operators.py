@@ -6,9 +6,9 @@ import torch
 from checking import findings
 
 from verify_norm.cases import make
-from verify_norm.core import own
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import FURTHER, CaseSpec, Contract
+from verify_norm.core.user_operators import operator
 
 LAWS = tuple(name for name in FURTHER if name not in ("effects", "memory", "honesty", "calls", "modes", "autograd"))
 SPECS = (
@@ -37,15 +37,15 @@ def with_rstd(x, weight):
 
 
 OPERATORS = {
-    "tanh": own.operator(lambda x, w, b, alpha: w * np.tanh(alpha * x) + b, tensors={"alpha": "1"}, name="tanh"),
-    "scale": own.operator(scaled, tensors={"g": "1"}),
-    "learned": own.operator(
+    "tanh": operator(lambda x, w, b, alpha: w * np.tanh(alpha * x) + b, tensors={"alpha": "1"}, name="tanh"),
+    "scale": operator(scaled, tensors={"g": "1"}),
+    "learned": operator(
         lambda x, w, e: w * x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + e), positive=["e"], name="learned"
     ),
-    "power": own.operator(lambda x, w: w * x / root_mean(x, 3), name="power"),
-    "largest": own.operator(lambda x, w: w * x / np.max(np.abs(x), axis=-1, keepdims=True), name="largest"),
-    "weighed": own.operator(lambda x, w: x * (w / np.mean(w * w)), name="weighed"),
-    "saves": own.operator(with_rstd, statistics=["rstd"]),
+    "power": operator(lambda x, w: w * x / root_mean(x, 3), name="power"),
+    "largest": operator(lambda x, w: w * x / np.max(np.abs(x), axis=-1, keepdims=True), name="largest"),
+    "weighed": operator(lambda x, w: x * (w / np.mean(w * w)), name="weighed"),
+    "saves": operator(with_rstd, statistics=["rstd"]),
 }
 
 

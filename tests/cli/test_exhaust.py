@@ -62,7 +62,7 @@ def test_a_run_that_is_not_finished_says_how_to_go_on(tmp_path, monkeypatch):
     more = ("--items", "0:100000", "--seconds", 0.1, "--in-process")
     result, text = run(*more)
     assert result.exit_code == 3
-    assert "the 0.1 s were over; --resume FILE keeps what is done" in text
+    assert "the time limit of 0.1 s was reached; --resume FILE keeps what is done" in text
     path = tmp_path / "r.json"
     done = []
     for _ in range(2):

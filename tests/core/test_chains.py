@@ -127,7 +127,7 @@ def test_a_chain_without_a_row_is_an_operator_by_its_one_spelling():
 
 @pytest.mark.parametrize("name", ["silu", "gelu", "sigmoid"])
 def test_a_stage_has_the_activation_of_its_name(name):
-    gate, last = chains.told(f"rmsnorm | gate({name}) | {name}").chain.stages
+    gate, last = chains.parse(f"rmsnorm | gate({name}) | {name}").chain.stages
     assert gate.function is last.function is ACTIVATIONS[name]
 
 
@@ -152,7 +152,7 @@ RECORDS = {  # what a chain takes and returns, forward and backward
 
 @pytest.mark.parametrize("text", RECORDS)
 def test_what_a_chain_takes_and_returns(text):
-    forward, backward = chains.operators(text, chains.told(text).chain, "a summary")
+    forward, backward = chains.operators(text, chains.parse(text).chain, "a summary")
     named = (" ".join(t.name for t in some) for op in (forward, backward) for some in (op.inputs, op.outputs))
     assert tuple(named) == RECORDS[text]
     norm = OPS[f"{forward.chain.norm}_fwd"]
@@ -165,7 +165,7 @@ def test_what_a_chain_takes_and_returns(text):
 
 
 def test_what_a_chain_that_quantizes_takes_and_returns():
-    (op,) = chains.operators("q", chains.told("add | rmsnorm | quantize(e2m1, mx)").chain, "a summary")
+    (op,) = chains.operators("q", chains.parse("add | rmsnorm | quantize(e2m1, mx)").chain, "a summary")
     assert (op.name, op.summary, op.forward, op.reference.__name__) == ("q_fwd", "a summary", None, "forward")
     assert [t.name for t in op.inputs] == ["x", "residual", "weight"]
     assert [(t.name, t.dtype) for t in op.outputs] == [
@@ -184,7 +184,7 @@ def test_a_sum_before_a_norm_without_such_a_row_is_refused():
 def test_a_chain_of_ones_own_says_so_and_has_all_kinds_of_stages():
     ways = ("rmsnorm | gelu", "gate(gelu) | rmsnorm", "dropout | add | rmsnorm | gelu")
     for text in ways:
-        assert [op.name for op in chains.parsed(text)] == [f"{text}_fwd", f"{text}_bwd"]
+        assert [op.name for op in chains.operators_of(text)] == [f"{text}_fwd", f"{text}_bwd"]
     assert OPS["rmsnorm | gelu_fwd"].summary.startswith("your own chain: rmsnorm | gelu, ")
 
 

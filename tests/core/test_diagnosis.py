@@ -1,6 +1,6 @@
 """A diagnosis in words: what explains a finding, what it costs, and the option that declares it."""
 
-from verify_norm.core.diagnosis import Allowance, Diagnosis, option_of, sentence, ulps
+from verify_norm.core.diagnosis import Allowance, Diagnosis, option_of, sentence, two_digits
 
 ROUNDED = Diagnosis(
     "y",
@@ -29,9 +29,7 @@ def test_without_an_explanation_it_says_so():
     assert sentence(Diagnosis("y", tried=20)) == (
         "no contract that verify-norm knows explains it: it is wrong under each of them"
     )
-    assert sentence(Diagnosis("y", untold="the time was over")).endswith(
-        "weaker contract explains it: the time was over"
-    )
+    assert sentence(Diagnosis("y", untold="time ran out")).endswith("weaker contract explains it: time ran out")
 
 
 def test_the_option_keeps_what_the_run_was_given_and_has_a_name_where_one_says_it():
@@ -42,7 +40,7 @@ def test_the_option_keeps_what_the_run_was_given_and_has_a_name_where_one_says_i
 
 
 def test_allowances_have_two_digits_and_thousands():
-    assert [ulps(value) for value in (0.5006, 99.4, 100.0, 101.6, 1206.2)] == ["0.5", "99", "100", "102", "1,206"]
+    assert [two_digits(value) for value in (0.5006, 99.4, 100.0, 101.6, 1206.2)] == ["0.5", "99", "100", "102", "1,206"]
     assert [Allowance("a", "y", "float32", 2.0, w).loses for w in (1.9, 2.0, 2.01, 2.1)] == [False, False, False, True]
 
 

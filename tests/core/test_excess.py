@@ -117,7 +117,7 @@ def test_what_is_a_little_beyond_its_bound_has_as_many_digits_as_tell_the_two_ap
             "rmsnorm_fwd",
             (3, 1024),
             Contract(lanes=8),
-            "1024 terms summed in float32, in 8 running sums or more unless lanes says fewer",
+            "1024 terms summed in float32, in at least 8 running sums (contract: lanes=8)",
         ),
         ("y", "rmsnorm_fwd", (3, 1024), Contract(summation="sequential"), "1024 terms summed in float32"),
     ],
@@ -128,7 +128,7 @@ def test_the_reason_of_an_allowance_says_how_much_is_summed_how(name, op, shape,
 
 
 def test_the_sum_over_nothing_has_no_terms_and_an_own_operator_a_loose_bound():
-    own = replace(OPS["rmsnorm_fwd"], own=True, name="dyt_fwd")
+    own = replace(OPS["rmsnorm_fwd"], user_defined=True, name="dyt_fwd")
     expected = Expected(np.ones(3), np.zeros(3), "float16")
     got = np.array([2.0, 1.0, 1.0])
     found = excess.excess("y", got, judge.ratio(got, expected), expected, SPEC, own, Contract(accumulate="float64"))

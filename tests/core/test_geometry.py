@@ -33,9 +33,9 @@ def test_what_is_normalized_together(op, spec, affine, length):
 def test_the_extent_is_the_storage_that_torch_needs(shape):
     tensor = torch.empty_strided(shape, [7 * (i + 1) for i in range(len(shape))])
     if tensor.numel():
-        assert geometry.extent(tensor.shape, tensor.stride()) * 4 == tensor.untyped_storage().nbytes()
+        assert geometry.memory_span(tensor.shape, tensor.stride()) * 4 == tensor.untyped_storage().nbytes()
     else:
-        assert geometry.extent(tensor.shape, tensor.stride()) == 1
+        assert geometry.memory_span(tensor.shape, tensor.stride()) == 1
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_the_dimensions_before_those_that_are_normalized():
         "batchnorm_fwd": (1, 6),
         "instancenorm_fwd": (1, 12),
     }
-    assert geometry.apart(CaseSpec((2, 3), x_layout="scalar", dy_layout="expanded"), ("x", "mean")) == CaseSpec(
-        (2, 3), dy_layout="expanded"
-    )
+    shared = CaseSpec((2, 3), x_layout="scalar", dy_layout="expanded")
+    apart = geometry.without_shared_memory(shared, ("x", "mean"))
+    assert apart == CaseSpec((2, 3), dy_layout="expanded")
     named = {name: geometry.differentiable(OPS[f"{name}_bwd"]) for name in ("rmsnorm", "add_layernorm")}
     assert named == {"rmsnorm": ["x", "weight"], "add_layernorm": ["x", "weight", "bias"]}
 
@@ -162,7 +162,7 @@ def test_lengths_are_whole_numbers_and_a_short_row_has_a_statistic():
     ],
 )
 def test_what_a_row_of_one_element_settles(op, spec, same):
-    assert {t.name for t in OPS[op].outputs if geometry.settled(t.name, spec, OPS[op])} == same
+    assert {t.name for t in OPS[op].outputs if geometry.constant_output(t.name, spec, OPS[op])} == same
 
 
 ONE = CaseSpec((2, 3), alias="x:residual", x_layout="far")
@@ -222,7 +222,7 @@ def test_a_special_value_needs_an_input_with_elements():
 
 def test_a_users_own_operator_needs_all_that_it_has():
     bare, op = CaseSpec((2, 3), weight=False, bias=False), OPS["rmsnorm_fwd"]
-    assert geometry.needed(bare, replace(op, own=True)) == CaseSpec((2, 3))
+    assert geometry.needed(bare, replace(op, user_defined=True)) == CaseSpec((2, 3))
     assert geometry.needed(bare, op) == bare
 
 

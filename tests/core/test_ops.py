@@ -10,7 +10,7 @@ from verify_norm.core.ops import OPS
 def test_a_backward_returns_the_gradients_of_its_forward(op):
     forward = OPS[op.forward]
     assert (op.view, op.stages) == (forward.view, forward.stages)
-    constants = {name for name in op.own_inputs if name not in op.trained_inputs}
+    constants = {name for name in op.stage_inputs if name not in op.trained_inputs}
     constants |= {"residual"} if op.dropout is None else set()
     assert {t.name for t in op.outputs} == {
         f"d{t.name}" for t in forward.inputs if t.name not in constants and t.role != "state"

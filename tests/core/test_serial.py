@@ -173,7 +173,7 @@ SPEC = '{"kernel": "k", "shape": [2, 3], %s}'
         (SPEC % '"weight_data": "odd"', "unknown weight_data 'odd'"),
         (
             SPEC % '"frozen": ["mean"]',
-            "unknown frozen input 'mean'; there are: x, residual, gate, weight, bias, scale, shift",
+            "unknown frozen input 'mean'; there are: x, residual, weight, bias, gate, scale, shift",
         ),
         (SPEC % '"further": ["odd"]', "unknown further run 'odd'"),
         (SPEC % '"dy_layout": "odd"', "unknown dy_layout 'odd'"),

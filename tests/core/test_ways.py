@@ -23,10 +23,10 @@ def test_each_way_has_a_function_and_each_field_a_check():
     assert set(modes.MODES) == set(ways.WAYS["mode"])
     assert set(calls.CALLS) == set(ways.WAYS["call"])
     assert set(autograd.WAYS) == set(ways.WAYS["autograd"])
-    assert {mode.words for mode in modes.BARE} == set(ways.DEAR) & set(ways.WAYS["mode"])
-    assert set(ways.DEAR) <= {*ways.WAYS["mode"], *ways.WAYS["effect"]}
-    assert not set(ways.FORMER) & set(modes.MODES)
-    assert set(ways.FORMER.values()) <= set(modes.MODES)
+    assert {mode.words for mode in modes.BARE} == set(ways.EXPENSIVE) & set(ways.WAYS["mode"])
+    assert set(ways.EXPENSIVE) <= {*ways.WAYS["mode"], *ways.WAYS["effect"]}
+    assert not set(ways.OLD_NAMES) & set(modes.MODES)
+    assert set(ways.OLD_NAMES.values()) <= set(modes.MODES)
     assert set(ways.CHECKS.values()) <= set(FURTHER)
     assert list(ways.CHECKS) == list(ways.WAYS)
 
@@ -63,16 +63,16 @@ def test_a_case_is_given_ways_that_fit_it_where_it_makes_the_run():
 
 
 def test_a_line_of_an_earlier_version_may_name_a_way_by_its_former_name():
-    for former, way in ways.FORMER.items():
+    for former, way in ways.OLD_NAMES.items():
         assert former in ways.known("mode")
         assert ways.meant(former, ways.WAYS["mode"]) == (way,)
 
 
-def test_turns_are_even_beside_dear_ways():
-    values = (*("abcdefg"), *ways.DEAR)
-    drawn = [ways.turn(values, number) for number in range(5 * 12 * 7 * 4)]
-    assert drawn.count(ways.COMPILED) == len(drawn) // ways.DEAR[ways.COMPILED]
-    assert drawn.count(ways.REPLAYED) == (len(drawn) - drawn.count(ways.COMPILED)) // ways.DEAR[ways.REPLAYED]
+def test_turns_are_even_beside_expensive_ways():
+    values = (*("abcdefg"), *ways.EXPENSIVE)
+    drawn = [ways.pick(values, number) for number in range(5 * 12 * 7 * 4)]
+    assert drawn.count(ways.COMPILED) == len(drawn) // ways.EXPENSIVE[ways.COMPILED]
+    assert drawn.count(ways.REPLAYED) == (len(drawn) - drawn.count(ways.COMPILED)) // ways.EXPENSIVE[ways.REPLAYED]
     rest = [drawn.count(way) for way in "abcdefg"]
     assert max(rest) - min(rest) <= 1
 
@@ -90,7 +90,7 @@ def test_the_modes_of_inputs_that_alone_require_gradients_are_all_sets_of_them()
 def test_what_a_field_may_say():
     assert ways.known("call") == ways.WAYS["call"]
     assert ways.known("autograd") == (*ways.WAYS["autograd"], ways.QUICK)
-    assert set(ways.known("mode")) == {*ways.WAYS["mode"], *ways.sets_of_leaves(), *ways.FORMER, ways.QUICK}
+    assert set(ways.known("mode")) == {*ways.WAYS["mode"], *ways.sets_of_leaves(), *ways.OLD_NAMES, ways.QUICK}
 
 
 DOORS = {  # an operator, and whether torch makes its gradients
@@ -183,8 +183,8 @@ def test_a_case_of_few_elements_takes_all_quick_ways_at_once():
         assert seen == {"mode": expected, "call": offered["call"]}
 
 
-@pytest.mark.parametrize("dear", [(ways.COMPILED,), (ways.REPLAYED,), tuple(ways.DEAR)])
-def test_between_dear_ways_the_others_go_on_in_turn(dear):
-    drawn = [ways.turn((*"abcdefg", *dear), number) for number in range(420)]
-    usual = [way for way in drawn if way not in dear]
+@pytest.mark.parametrize("expensive", [(ways.COMPILED,), (ways.REPLAYED,), tuple(ways.EXPENSIVE)])
+def test_between_expensive_ways_the_others_go_on_in_turn(expensive):
+    drawn = [ways.pick((*"abcdefg", *expensive), number) for number in range(420)]
+    usual = [way for way in drawn if way not in expensive]
     assert usual == [*"abcdefg" * 60][: len(usual)]

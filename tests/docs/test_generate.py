@@ -1,5 +1,7 @@
 """The pages of the reference name all that the code has."""
 
+import inspect
+import re
 from dataclasses import fields
 
 import generate
@@ -7,6 +9,7 @@ import pytest
 import samples
 from typer.main import get_command
 
+import verify_norm
 from verify_norm.cli.app import app
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.errors import Exit
@@ -78,3 +81,18 @@ def test_the_navigation_has_each_page(pages):
         path.relative_to(samples.DOCS).as_posix() for path in samples.pages() if path.is_relative_to(samples.DOCS)
     }
     assert [page for page in {*pages, *written} if f": {page}\n" not in text and f"- {page}\n" not in text] == []
+
+
+def test_the_page_of_the_python_interface_has_every_public_name():
+    page = (samples.DOCS / "reference/python.md").read_text()
+    named = re.findall(r"^::: verify_norm\.(?:[\w.]+\.)?(\w+)$", page, re.MULTILINE)
+    named += re.findall(r"`verify_norm\.(\w+)`", page)
+    assert sorted(set(verify_norm.__all__) - {*named}) == []
+    assert all(hasattr(verify_norm.testing, name) for name in {*named} - {*verify_norm.__all__})
+
+
+def test_the_page_of_json_says_what_each_field_of_a_report_a_finding_and_a_case_means(pages):
+    for kind in (Report, Finding, CaseSpec):
+        _, said = generate._described(inspect.cleandoc(kind.__doc__))
+        assert [f.name for f in fields(kind) if not said.get(f.name)] == []
+        assert all(f"| {said[f.name]} |" in pages["reference/json.md"] for f in fields(kind))

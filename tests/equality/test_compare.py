@@ -224,7 +224,7 @@ def test_a_table_that_is_not_finished_is_no_pass(monkeypatch):
     monkeypatch.setattr(walk, "time", SimpleNamespace(perf_counter=count(int(time.perf_counter())).__next__))  # fast
     found = compared("", seconds=9.0)
     assert found.verdict is Exit.INCOMPLETE
-    assert "9 s were over" in found.unfinished
+    assert "time limit of 9 s was reached" in found.unfinished
     assert compared("", seconds=9.0, allow_incomplete=True).verdict in (Exit.PASS, Exit.NOTHING)
 
 

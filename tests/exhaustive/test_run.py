@@ -173,7 +173,7 @@ def test_parts_of_any_size_and_a_run_that_goes_on_give_the_same(tmp_path, monkey
     assert whole.violations[0].count > 3 == len(whole.violations[0].elements)
     monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=count().__next__))
     first = exhaust(function, most=300, seconds=12, resume=path, **options)
-    assert first.ended == "the 12 s were over"
+    assert first.ended == "the time limit of 12 s was reached"
     assert first.asked.first < first.done < first.asked.last
     assert "all" not in first.scope
     at_least = exhaust(function, most=100, seconds=0.5, resume=path, **options)
@@ -348,4 +348,4 @@ def test_a_cpu_says_how_long_it_would_take(monkeypatch):
     with pytest.raises(UsageError, match=r"rows of 2 bfloat16 values would take \d+ (min|h) on this CPU: --s"):
         exhaust(pairs.rmsnorm(), "rmsnorm_fwd")
     found = exhaust(pairs.rmsnorm(), "rmsnorm_fwd", seconds=0.1)
-    assert (found.ended, found.verdict) == ("the 0.1 s were over", Exit.INCOMPLETE)
+    assert (found.ended, found.verdict) == ("the time limit of 0.1 s was reached", Exit.INCOMPLETE)

@@ -131,7 +131,7 @@ class Asks(nn.Module):
         (nn.BatchNorm1d(3, momentum=None), "batchnorm_fwd", "a momentum of None, a cumulative average"),
         (Two, "rmsnorm_fwd", "has two parameters that could be its weight: gamma and scale"),
         (Raises, "rmsnorm_fwd", "(dim=8) cannot be constructed: ValueError: dim is to be 4096"),
-        (Asks, "rmsnorm_fwd", "needs sharding; rmsnorm_fwd offers eps, normalized_shape, features"),
+        (Asks, "rmsnorm_fwd", "unknown argument sharding; rmsnorm_fwd offers eps, normalized_shape, features"),
     ],
 )
 def test_a_module_that_cannot_be_bound_is_told_in_one_line(target, op, said):

@@ -45,7 +45,7 @@ def test_a_kernel_in_a_file(tmp_path):
         ("{}:layernorm_fwd", "layernorm", "has two directions: choose --op layernorm_fwd or --op layernorm_bwd"),
         ("{}:layernorm_bwd", None, "has no 'layernorm_bwd'; its callables are: layernorm_fwd"),
         ("{}:number", "layernorm_fwd", "number: expected a callable, got "),
-        ("{}:asks_more", "layernorm_fwd", "needs gate, up; layernorm_fwd offers x, weight, bias, eps,"),
+        ("{}:asks_more", "layernorm_fwd", "unknown arguments gate, up; layernorm_fwd offers x, weight, bias, eps,"),
         ("/no/such/file.py:layernorm_fwd", None, "no file /no/such/file.py"),
         ("no_such_module:layernorm_fwd", None, "no_such_module cannot be imported: ModuleNotFoundError"),
     ],

@@ -163,9 +163,13 @@ class RMSNorm(nn.Module):
             "bad.py has no 'layernorm_fwd'; its callables are: rmsnorm_fwd, rms_norm_forward,",
         ),
         ("bad.py:number", ("--op", "rmsnorm_fwd"), "bad.py:number: expected a callable, got "),
-        ("bad.py:rmsnorm_fwd", (), "needs rotary; rmsnorm_fwd offers x, weight, eps, weight_offset,"),
+        ("bad.py:rmsnorm_fwd", (), "unknown argument rotary; rmsnorm_fwd offers x, weight, eps, weight_offset,"),
         ("bad.py:rmsnorm_fwd", ("--bind", "x=rotory"), "--bind x=rotory: unknown argument rotory; rmsnorm_fwd offers"),
-        ("bad.py:RMSNorm", (), "bad.py:RMSNorm needs config; rmsnorm_fwd offers * or name an instance of it, as path/"),
+        (
+            "bad.py:RMSNorm",
+            (),
+            "bad.py:RMSNorm: unknown argument config; rmsnorm_fwd offers * or name an instance of it, as path/",
+        ),
         ("bad.py:rms_norm_gpu_forward", (), "nothing was checked. * it does not take CPU tensors (AssertionError: "),
     ],
 )

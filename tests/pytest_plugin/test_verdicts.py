@@ -74,10 +74,10 @@ def test_a_check_that_never_looked_says_why():
 
 
 def test_no_check_passes_in_a_run_that_is_incomplete():
-    cut = report(coverage=Coverage(475, 75, 3, 0, 3, {"y": 3}, "the 1 s were over"), cases=3)
+    cut = report(coverage=Coverage(475, 75, 3, 0, 3, {"y": 3}, "the time limit of 1 s was reached"), cases=3)
     found = summary([cut])
     assert {verdict["outcome"] for verdict in found["verdicts"].values()} == {"unchecked"}
-    said = "incomplete: 3 of 75 corner cases ran: the 1 s were over"
+    said = "incomplete: 3 of 75 corner cases ran: the time limit of 1 s was reached"
     assert found["verdicts"]["signature"]["reason"] == f"signature: {said}; {MORE}"
     assert line({"target": "norms:k", "expected": {}} | found)[1].startswith(said)
     accepted = summary([replace(cut, settings=replace(cut.settings, allow_incomplete=True))])
@@ -123,11 +123,11 @@ def test_what_a_baseline_says_of_a_kernel(tmp_path):
         "the baseline FILE has no norms:k (rmsnorm_fwd)"
         in compared(of(0.5, kernel="a", op="layernorm_fwd"), of(0.5))[1]
     )
-    cut = of(0.5, coverage=Coverage(475, 75, 3, 0, 3, {"y": 3}, "the 1 s were over"))
+    cut = of(0.5, coverage=Coverage(475, 75, 3, 0, 3, {"y": 3}, "the time limit of 1 s was reached"))
     assert compared(of(0.5), cut)[1] == [
-        "not compared with FILE: incomplete: 3 of 75 corner cases ran: the 1 s were over"
+        "not compared with FILE: incomplete: 3 of 75 corner cases ran: the time limit of 1 s was reached"
     ]
-    late = Skip("cases", "the 1 s were over", 6)
+    late = Skip("cases", "the time limit of 1 s was reached", 6)
     with pytest.raises(UsageError, match="the old run ran out of time after 9 cases; run it again with more --seconds"):
         compared(of(0.5, skipped=(late,)), of(0.5))
 

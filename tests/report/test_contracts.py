@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from verify_norm.cases.allowance import allowances
-from verify_norm.core.diagnosis import ulps
+from verify_norm.core.diagnosis import two_digits
 from verify_norm.core.known import NAMES, STRICT
 from verify_norm.core.spec import Contract
 from verify_norm.report.contracts import show_contracts
@@ -21,7 +21,7 @@ def test_it_has_every_name_and_field_and_the_costs_are_computed():
         assert any(line.startswith(name) for line in lines), name
     (row,) = (line.split() for line in lines if line.startswith("xhat=x ") and "bfloat16" in line)
     cost = allowances("add_layernorm_fwd", Contract(xhat="x"), "bfloat16")["y"]
-    assert row[2] == ulps(cost)
+    assert row[2] == two_digits(cost)
     assert [line.split()[0] for line in lines if "offset_weight=weight" in line] == [
         "offset_weight=weight",
         "xhat=x,offset_weight=weight",

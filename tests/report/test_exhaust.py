@@ -30,7 +30,11 @@ FOUND = {  # what is printed, what is not
         "PASS [k]: 990 of 1,000 rows of 2 bfloat16 values (numbers 10 to 999)",
         " all ",
     ),
-    "not finished": (replace(WHOLE, done=500, ended="the 2 s were over"), "INCOMPLETE [k]: 500 of 1,000", " all "),
+    "not finished": (
+        replace(WHOLE, done=500, ended="the time limit of 2 s was reached"),
+        "INCOMPLETE [k]: 500 of 1,000",
+        " all ",
+    ),
     "wrong": (
         replace(WHOLE, violations=(WRONG,)),
         "y[1] of item 17, bits 0 1: got 1, expected 2, 128 ULP away, 0.5 allowed replay verify-norm exhaust --kernel "

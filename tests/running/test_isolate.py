@@ -229,7 +229,7 @@ def test_state_from_earlier_calls_is_told(few_corners):
     few_corners(slice(12))
     report = search(kernel_of_state(), Settings(examples=0, checks=("accuracy",), **OPTIONS))
     (finding,) = report.findings
-    assert "a race, or what the kernel keeps from earlier calls" in finding.message
+    assert "look for a race, or for state that the kernel keeps between calls" in finding.message
 
 
 def kernel_of_state():

@@ -270,11 +270,11 @@ def test_what_is_found_of_several_outputs_types_and_checks_is_in_their_order():
     state, report = reported(cases)
     assert [(t.output, t.dtype) for t in report.tallies] == [("y", "float32"), ("y", "bfloat16"), ("rstd", "float32")]
     assert [(d.check, d.output) for d in report.detectable] == [("accuracy", "rstd"), ("statistics", "y")]
-    assert [corner for told in state.told.values() for *_, corner in told.errors] == [True] * 4
+    assert [corner for one in state.detected.values() for *_, corner in one.errors] == [True] * 4
     assert report.kernel == "k"
     state.drawn = True
     state.enter(Examined(SPECS[1], tallies=(tally(),), detectable=detected("accuracy", "y")))
-    assert [corner for *_, corner in state.told["accuracy", "y", "float32"].errors] == [False] * 2
+    assert [corner for *_, corner in state.detected["accuracy", "y", "float32"].errors] == [False] * 2
 
 
 def detected(check, output):

@@ -4,13 +4,13 @@ from math import inf
 
 from verify_norm.core.finding import SmallestError
 from verify_norm.core.spec import CaseSpec
-from verify_norm.search.detectable import RANK, Told
+from verify_norm.search.detectable import RANK, DetectedErrors
 
 
 def told(*said):
-    """A Told of (sign, shape, whether it is a corner case, the errors)."""
+    """A DetectedErrors of (sign, shape, whether it is a corner case, the errors)."""
     errors = [(SmallestError("y", sign, *e), CaseSpec(shape), corner) for sign, shape, corner, *e in said]
-    return Told(errors).detectable("accuracy", "y", "float32")
+    return DetectedErrors(errors).detectable("accuracy", "y", "float32")
 
 
 def test_the_least_error_of_the_corner_cases_counts_for_each_sign():

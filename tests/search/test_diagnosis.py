@@ -230,7 +230,7 @@ def test_no_known_bug_is_called_harmless(name, specs):
 def test_where_the_time_is_over_it_says_so():
     (late,) = diagnosed(of(rmsnorm("llama"), "rmsnorm_fwd"), SPECS[8:10], deadline=0.0).values()
     assert (late.contract, late.untold) == ("", LATE)
-    assert "it is not known whether a weaker contract explains it: the time was over" in sentence(late)
+    assert "it is not known whether a weaker contract explains it: time ran out" in sentence(late)
 
 
 def test_what_does_not_show_again_has_no_explanation():

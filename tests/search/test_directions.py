@@ -85,7 +85,7 @@ def shows(message="", **fields):
     return Examined(CaseSpec((2,)), findings=findings, **fields)
 
 
-NO_GRADIENT = shows("y has no gradient: autograd does not know it")
+NO_GRADIENT = shows("its y has no gradient: autograd does not know how it was made")
 BACKWARD = Kernel("k", "rmsnorm_bwd", run=print, autograd=True)
 
 
@@ -94,7 +94,7 @@ BACKWARD = Kernel("k", "rmsnorm_bwd", run=print, autograd=True)
     [
         ([NO_GRADIENT, NO_GRADIENT], "autograd does not know how its y is made"),
         ([shows(problem="RuntimeError: a leaf Variable that requires grad"), shows(unsupported="it returns no y, whose "
-          "gradient is asked for")], "it returns no y"),
+          "gradient is given")], "it returns no y"),
         ([NO_GRADIENT, shows("y: expected shape (2,)")], ""),
         ([shows()], ""),
     ],

@@ -123,12 +123,12 @@ def test_what_begins_in_large_cases_is_detected_there(changed, check):
         return changed(*EXACT(x, weight, bias, eps, normalized_shape))
 
     kernel = Kernel("k", "layernorm_fwd", run=wrong, contract=Contract(batch_invariant=True))
-    further = Pace.of(SETTINGS).further * 10  # this machine may be loaded
+    seconds = Pace.of(SETTINGS).rerun_seconds * 10  # this machine may be loaded
     large = corners.wide(OPS[kernel.op], ("float32",))[:7]
-    found = [examine(kernel, spec, (check,), "cpu", further=further).findings for spec in large]
+    found = [examine(kernel, spec, (check,), "cpu", rerun_seconds=seconds).findings for spec in large]
     assert {one.check for some in found for one in some} == {check}
     right = replace(kernel, run=EXACT)
-    assert not any(examine(right, spec, (check,), "cpu", further=further).findings for spec in large[:3])
+    assert not any(examine(right, spec, (check,), "cpu", rerun_seconds=seconds).findings for spec in large[:3])
 
 
 @pytest.mark.nightly

@@ -258,7 +258,7 @@ def test_what_checks_yield_is_in_the_result(monkeypatch):
         "four": fake(torch.OutOfMemoryError("CUDA out of memory.")),
         "five": fake(Observed(False)),
     }
-    got, announced = examined_by(monkeypatch, checks, further=7.0)
+    got, announced = examined_by(monkeypatch, checks, rerun_seconds=7.0)
     assert announced == ["one", "three", "four", "five"]
     assert (got.looked, got.left_out, got.findings) == (("one", "five"), ("four",), (found,))
     assert got.detectable == (("one", error),)
@@ -271,7 +271,7 @@ def test_what_checks_yield_is_in_the_result(monkeypatch):
     assert got.layouts == ("x contiguous", "weight contiguous")
     assert got.missing == ("rstd",)
     assert got.seconds > 0
-    assert runs[0].further == 7.0
+    assert runs[0].rerun_seconds == 7.0
 
 
 def test_no_check_runs_after_one_that_ended_a_thread_of_the_kernel(monkeypatch):
@@ -365,7 +365,7 @@ def test_a_runner_gets_the_case_and_how_long_it_may_take():
     given: list = []
     runner = Lonely()
     runner.call = lambda *args: given.append(args) or Examined(SMALL)
-    examine_in(runner, SMALL, ("calls",), 1.5, Contract(lanes=4), left=9.0, further=0.5)
+    examine_in(runner, SMALL, ("calls",), 1.5, Contract(lanes=4), left=9.0, rerun_seconds=0.5)
     time = examining.Time(1.5, examining.types(SMALL), examining._compared, 9.0)
     assert given == [(examine, time, SMALL, ("calls",), "cpu", runner.announce, Contract(lanes=4), 0.5)]
 

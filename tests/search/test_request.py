@@ -1,4 +1,4 @@
-"""What a user may ask for, at any door."""
+"""What a user may ask for, at any interface."""
 
 import os
 from dataclasses import replace

@@ -15,7 +15,7 @@ from verify_norm.cases import make
 from verify_norm.cases.corners import corners
 from verify_norm.cli.app import app
 from verify_norm.core.errors import Exit, UsageError
-from verify_norm.core.geometry import extent
+from verify_norm.core.geometry import memory_span
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Kernel
@@ -155,7 +155,7 @@ def test_what_is_no_text_ends_nothing(tmp_path):
         said = rf"""printf '\377%s\n' ''; {says(tmp_path, LINE * 3 + CALM)}{ending}"""
         report = judged("memcheck", said, tmp_path, seconds=0.3 if late else 9.0)
         assert report.cases == 3
-        assert report.coverage.ended == ("the 0.3 s were over" if late else "the process ended early")
+        assert report.coverage.ended == ("the time limit of 0.3 s was reached" if late else "the process ended early")
         assert 0 < report.seconds < 9
 
 
@@ -266,7 +266,7 @@ def test_a_kernel_gets_the_values_of_the_case_in_memory_of_its_own(ran):
         exact = make.exact_inputs(spec, OPS["rmsnorm_fwd"])
         assert np.array_equal(x.double().numpy(), exact["x"], equal_nan=True)
         assert (weight is None) == (exact["weight"] is None)
-        assert x.untyped_storage().nbytes() == 2 * extent(x.shape, x.stride())
+        assert x.untyped_storage().nbytes() == 2 * memory_span(x.shape, x.stride())
         assert eps == spec.eps
 
 
@@ -286,7 +286,7 @@ def test_a_copy_has_the_strides_and_ends_where_the_tensor_ends(shape, strides, d
     bare = sanitize._bare(value)
     assert torch.equal(bare, value)
     assert (bare.dtype, bare.stride()) == (dtype, strides)
-    assert bare.untyped_storage().nbytes() == extent(shape, strides) * dtype.itemsize
+    assert bare.untyped_storage().nbytes() == memory_span(shape, strides) * dtype.itemsize
     assert bare.data_ptr() != value.data_ptr()
 
 

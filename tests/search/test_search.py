@@ -159,7 +159,7 @@ def test_the_search_ends_at_the_finding_that_it_is_for():
 
 def test_the_time_is_kept():
     report = run(examples=10**6, checks=("signature",), seconds=0.2)
-    assert ("cases", "the 0.2 s were over") in {(skip.what, skip.reason) for skip in report.skipped}
+    assert ("cases", "the time limit of 0.2 s was reached") in {(skip.what, skip.reason) for skip in report.skipped}
 
 
 def test_a_case_of_another_operator_is_refused():

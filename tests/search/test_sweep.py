@@ -107,7 +107,7 @@ def test_a_share_of_the_time_is_kept_once_there_is_a_finding(swept, monkeypatch,
     made, state, ran, _ = swept(lambda spec: shows, table=SPECS, deadline=6.0, seconds=6.0)
     made.run([])
     assert len(ran) == pytest.approx(runs, abs=1)
-    assert state.ended == "the 6 s were over"
+    assert state.ended == "the time limit of 6 s was reached"
     assert left_out(state) == {state.ended: len(SPECS) - len(ran)}
 
 
@@ -129,7 +129,7 @@ class Allowing:
 
     allowed: list[bool]
     most: float = 1.5
-    further: float = 1.0
+    rerun_seconds: float = 1.0
     seconds: float = 60.0
     over = Pace.over
     asked: list = field(default_factory=list)
@@ -190,10 +190,12 @@ def test_a_case_may_take_as_long_as_its_size_and_the_settings_say(slower, monkey
     kernel = Kernel("k", "rmsnorm_fwd", run=lambda x: x)
     state = Collector(kernel, Settings(isolate=False, timeout=7.0), InProcess(kernel, "cpu"))
     options = {} if slower is None else {"slower": slower}
-    sweep.examine_for(state, state.runner, spec, ("accuracy",), contract=contract, left=2.0, further=0.5, **options)
+    sweep.examine_for(
+        state, state.runner, spec, ("accuracy",), contract=contract, left=2.0, rerun_seconds=0.5, **options
+    )
     assert sized == [(7.0, "cpu", 96)]  # of the batch
     given = (state.runner, spec, ("accuracy",), 5.0 * (slower or 1.0), contract)
-    assert asked == [(given, {"left": 2.0, "further": 0.5})]
+    assert asked == [(given, {"left": 2.0, "rerun_seconds": 0.5})]
 
 
 def test_the_table_is_asked_for_the_types_of_the_kernel_and_pairs_where_random_cases_run(swept, monkeypatch):
@@ -278,7 +280,7 @@ def test_a_case_runs_up_to_the_end_of_the_time(swept, monkeypatch, found, last):
     lane = Lane(state.runner, at_once)
     made.one(lane, SPECS[0])
     now[0] += 0.001
-    with pytest.raises(Over, match="the 6 s were over"):
+    with pytest.raises(Over, match="the time limit of 6 s was reached"):
         made.one(lane, SPECS[1])
     assert ran == SPECS[:1]
 
@@ -329,7 +331,7 @@ def test_a_case_is_examined_by_all_checks_in_the_process_of_its_lane_and_kept(sw
     given = SPECS[0], runner.fresh
     made.crew = SimpleNamespace(slower=3.0, examine=lambda call, *to: call() if to == given else None)
     assert made.examined(Lane(runner, at_once), SPECS[0]) is found
-    options = {"slower": 3.0, "further": state.pace.further}
+    options = {"slower": 3.0, "rerun_seconds": state.pace.rerun_seconds}
     assert asked == [((state, runner, SPECS[0], ("accuracy", "memory")), options)]
     assert kept == [found]
 

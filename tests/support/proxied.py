@@ -10,7 +10,7 @@ from verify_norm.running.untrusted.runner import Stand, Untrusted
 
 SAID = wire.Notes(
     effects=("it seeds",),
-    otherwise=("tl.dot",),
+    differs_on_gpu=("tl.dot",),
     operators=("aten::rms_norm",),
     limits=("size", "a lie"),
     overlaps=(("y", "x"), ("a lie", "x")),

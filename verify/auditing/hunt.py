@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.auditing.model import Hunt, Worst
-from verify_norm.cases import make, strategies, turns
+from verify_norm.cases import further_runs, make, strategies
 from verify_norm.cases.corners import corners
 from verify_norm.cases.strategies import MOST, explore
 from verify_norm.core import geometry, judge, packages
@@ -83,7 +83,8 @@ class _Search:
         op, kernel = OPS[self.kernel.op], self.kernel
         layouts = [f.name for f in fields(spec) if f.name.endswith("_layout")]
         plain: Any = {name: "contiguous" for name in layouts if getattr(spec, name) not in SHARED}
-        spec = kernel.fitted(replace(spec, **(plain | turns.EVERYTHING)))  # these layouts do not change the values
+        # These layouts do not change the values.
+        spec = kernel.fitted(replace(spec, **(plain | further_runs.EVERYTHING)))
         if geometry.refusal(spec, op):
             return {}
         self.tried += 1

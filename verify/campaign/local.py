@@ -25,7 +25,7 @@ ONE_EACH = "--jobs: on GPUs there is one worker for each; CUDA_VISIBLE_DEVICES c
 
 
 class Executor(Protocol):
-    """What examines units, so many at the same time, each in a thread of the caller's."""
+    """What examines units, several at the same time, each in a thread of the caller's."""
 
     @property
     def places(self) -> Mapping[str, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from verify_norm.core.errors import Exit, UsageError
 from verify_norm.core.results import Report
 
-LOSSES = 3  # a unit that has ended so many processes is a finding
+LOSSES = 3  # a unit that has ended this number of processes is a finding
 
 
 class LostError(UsageError):

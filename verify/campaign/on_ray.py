@@ -24,7 +24,7 @@ LOOKING = 1.0  # seconds until a thread that waits for an answer sees that the h
 
 @dataclass(slots=True)
 class _Worker:
-    """An actor as the driver knows it: for units of one kind, after so many that `failed`; named once it has begun."""
+    """An actor as the driver knows it: `failed` counts those before it that failed; it is named once it has begun."""
 
     number: int
     kind: str

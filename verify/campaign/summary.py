@@ -67,7 +67,7 @@ class Summary:
     problems: tuple[tuple[Unit, str], ...]
     missing: tuple[Unit, ...]
     workers: tuple[Worker, ...]
-    incomplete: tuple[tuple[Unit, int, int], ...]  # units whose time was over: of the corner cases so many ran
+    incomplete: tuple[tuple[Unit, int, int], ...]  # units whose time ran out: corner cases that ran, and all of them
     rate: float  # cases a second
     left: float | None
     running: bool

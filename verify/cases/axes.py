@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from verify_norm.cases import placement, turns
+from verify_norm.cases import further_runs, placement
 from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LARGEST, LONG, OUTPUT_SCALES, STRONG, SUBNORMAL
 from verify_norm.cases.corners import exponent, freezable
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
@@ -84,7 +84,7 @@ def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False, gpu: bool = Fal
     beside = {field: (of_x, *shape, *options) if field in MEETING else (of_x,) for field in offered}
     types = {way: _types(way, dtypes) for names in offered.values() for way in names}
     taken = [_way(f, way, types[way], beside[f]) for f, names in offered.items() for way in names if types[way]]
-    return (*free, _size(op, dtypes, options), *(_check(name, free) for name in turns.checks(op)), *taken)
+    return (*free, _size(op, dtypes, options), *(_check(name, free) for name in further_runs.checks(op)), *taken)
 
 
 def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def _shape(op: Op) -> list[Axis]:
 def _options(op: Op) -> list[Axis]:
     """Return the axes of what the code of a kernel branches on."""
     names = {tensor.name for tensor in op.inputs}
-    none = {} if op.own else {"no weight": [{"weight": False}]}
+    none = {} if op.user_defined else {"no weight": [{"weight": False}]}
     weights: Ways = none | {f"weight {data}": [{"weight_data": data}] for data in WEIGHTS}
     types: Ways = {"weights of x's type": [{}]} | {f"{t} weights": [{"weight_dtype": t}] for t in WEIGHT_TYPES}
     made = [
@@ -153,7 +153,7 @@ def _options(op: Op) -> list[Axis]:
         Axis("weight", weights, lambda spec: f"weight {spec.weight_data}" if spec.weight else "no weight"),
         Axis("type of weights", types, _type_of_weights),
     ]
-    optional = ("dresidual_out",) if op.own else ("bias", "dresidual_out")
+    optional = ("dresidual_out",) if op.user_defined else ("bias", "dresidual_out")
     made += [_field(name, (True, False)) for name in optional if name in names]
     if "weight_offset" in op.attrs:
         made.append(_field("weight_offset", (0.0, 1.0)))

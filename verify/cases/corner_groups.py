@@ -80,10 +80,8 @@ GROUP_CORNERS: Topics = {
         ((2, 6, 9), {"num_groups": 2, "weight": False}),
         ((2, 6, 8), {"num_groups": 2, "alias": "weight:bias"}),
         ((2, 6, 10), {"num_groups": 2, "weight_dtype": "bfloat16"}),  # of a float32 x
-        (
-            (2, 6, 11),
-            {"num_groups": 2, "weight_data": "subnormal"},
-        ),  # in each type: those of a narrow one are not all 0
+        # In each type: subnormal numbers of a narrow one are not all 0.
+        ((2, 6, 11), {"num_groups": 2, "weight_data": "subnormal"}),
         ((2, 6, 12), {"num_groups": 2, "weight_data": "subnormal"}),
         ((2, 6, 13), {"num_groups": 2, "weight_data": "subnormal", "dy_data": "one"}),
     ),

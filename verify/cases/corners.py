@@ -9,7 +9,7 @@ from typing import Any, Literal
 from verify_norm.cases import corner_channels as channels
 from verify_norm.cases import corner_groups as groups
 from verify_norm.cases import corner_rows as rows
-from verify_norm.cases import turns
+from verify_norm.cases import further_runs
 from verify_norm.cases.corner_lines import (
     DROPOUTS,
     FAINT,
@@ -51,8 +51,8 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
     for number, inputs in enumerate(freezable(op) if frozen else (), len(specs)):
         specs.append((number, replace(usual, dtype=dtypes[number % len(dtypes)], frozen=inputs, seed=number)))
     met = [count() for _ in dtypes]
-    turned = (turns.of_type(spec, next(met[turn % len(met)]), turn % len(met), op) for turn, spec in specs)
-    return turns.in_turn(turned, ways.offered(op, autograd=frozen, gpu=gpu))
+    turned = (further_runs.of_type(spec, next(met[turn % len(met)]), turn % len(met), op) for turn, spec in specs)
+    return further_runs.in_turn(turned, ways.offered(op, autograd=frozen, gpu=gpu))
 
 
 def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = False) -> list[CaseSpec]:
@@ -65,8 +65,8 @@ def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = F
     for number, (shape, options) in enumerate(lines):
         turn = number % len(dtypes)
         spec = _of(op, CaseSpec(shape=shape, dtype=dtypes[turn], seed=number, **options), number)
-        specs.append(turns.also(turns.of_type(spec, number // len(dtypes), turn, op), AT_EVERY_SIZE))
-    return turns.in_turn(specs, ways.offered(op, autograd=frozen, gpu=gpu))
+        specs.append(further_runs.also(further_runs.of_type(spec, number // len(dtypes), turn, op), AT_EVERY_SIZE))
+    return further_runs.in_turn(specs, ways.offered(op, autograd=frozen, gpu=gpu))
 
 
 def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:

@@ -15,7 +15,7 @@ from random import Random
 from typing import TypeVar
 from zlib import crc32
 
-from verify_norm.cases import turns
+from verify_norm.cases import further_runs
 from verify_norm.cases.axes import HIDING, Axis, axes
 from verify_norm.cases.corners import scaled
 from verify_norm.cases.sizes import classes, shaped
@@ -107,7 +107,7 @@ class Pairs:
     def most(self, specs: Iterable[CaseSpec | None], one: int, two: int, enough: int | None = None) -> CaseSpec | None:
         """Return the first case of the largest gain for two values that have not met; None if they meet in none.
 
-        With `enough`, it looks at so many cases in which they meet, and at no more.
+        It looks at no more than `enough` cases in which they meet, if that is given.
         """
         gains = ((self.gain(spec, one, two), spec) for spec in specs if spec is not None)
         return max(islice((pair for pair in gains if pair[0]), enough), key=itemgetter(0), default=(0, None))[1]
@@ -157,7 +157,7 @@ def array(
     for one in sorted(range(len(pairs.values)), key=lambda value: -pairs.missing[value].bit_count()):
         while pairs.missing[one]:
             two = pairs.missing[one].bit_length() - 1
-            best = _best(pairs, one, two, rng, turns.STRIDE * len(rows))
+            best = _best(pairs, one, two, rng, further_runs.STRIDE * len(rows))
             if best is None:  # taken to be impossible, but a later case may have it by chance
                 pairs.missing[one] &= ~(1 << two)
                 pairs.missing[two] &= ~(1 << one)
@@ -176,7 +176,7 @@ def _best(pairs: Pairs, one: int, two: int, rng: Random, number: int) -> CaseSpe
         found = (_case(pairs, one, two, rng, greedy=greedy) for _ in range(tries))
         made = pairs.most(found, one, two, ENOUGH)
         if made is not None:  # it names all checks: now those of a turn
-            turned = (turns.drawn(made, number + turn, pairs.op) for turn in range(turns.ROUND))
+            turned = (further_runs.drawn(made, number + turn, pairs.op) for turn in range(further_runs.ROUND))
             return pairs.most(_named(pairs, made, turned, (one, two), number), one, two)
     return None
 
@@ -197,7 +197,7 @@ def _named(
         most = max(gains.values())
         best = tuple(value for value in values if gains[value] == most)
         place = crc32(f"{field} {number}".encode())
-        return best[place % len(best)] if any(most) else ways.turn(values, place)
+        return best[place % len(best)] if any(most) else ways.pick(values, place)
 
     for spec in turned:
         yield ways.named(replace(spec, poison=made.poison), pairs.offered, choose)

@@ -145,7 +145,7 @@ def _picked(shape: tuple[int, ...], outer: int) -> Any:
 
 
 def _masked(shape: Sequence[int], rng: Random) -> Any:
-    """Return True for half of so many: for the first, and not for the last of several; a kernel may look at one."""
+    """Return a mask, True for about half: for the first element, and not for the last of several."""
     mask = rng.few.random(shape) < 0.5
     mask.flat[-1:], mask.flat[:1] = False, True
     return mask

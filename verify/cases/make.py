@@ -35,7 +35,7 @@ def case(spec: CaseSpec, op: Op, contract: Contract, device: str = "cpu") -> Cas
 
 def judge_of(spec: CaseSpec, op: Op, device: str) -> str | None:
     """Return the device whose memory holds a case's truth, bound and errors; None for NumPy's, as an own operator's."""
-    return device if prod(spec.shape) >= LARGE and device.split(":")[0] in JUDGES and not op.own else None
+    return device if prod(spec.shape) >= LARGE and device.split(":")[0] in JUDGES and not op.user_defined else None
 
 
 def exact_inputs(spec: CaseSpec, op: Op, device: str = "cpu") -> dict[str, Array | None]:
@@ -146,7 +146,7 @@ def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: b
     """Return the error bound of each output, None for None; if `given`, of a kernel that uses the saved statistics."""
     arithmetic = promises.arithmetic(contract, spec.dtype, spec.weight_dtype)
     offered = {**offer(spec, op, contract, exact), "arithmetic": arithmetic}
-    if given and not op.own:
+    if given and not op.user_defined:
         offered["given"] = Given(offered.get("mean"), offered["rstd"])
     with np.errstate(all="ignore"):
         return tuple(call(op.error, offered))

@@ -14,7 +14,7 @@ import torch
 from verify_norm.cases.device_array import UNKNOWN, DeviceArray, apart
 from verify_norm.cases.transfer import sent
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.geometry import extent
+from verify_norm.core.geometry import memory_span
 
 GAP = 3  # elements: an odd gap, in which rows lose their alignment
 WHOLE = 64  # elements: a gap in which they keep it
@@ -129,7 +129,7 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     if layout == "far" and spreads(shape):
         strides[0] = max(size // shape[0], -(-FAR // (shape[0] - 1) // GUARD) * GUARD)
         front += FAR
-    return Placement(tuple(strides), front, extent(shape, strides))
+    return Placement(tuple(strides), front, memory_span(shape, strides))
 
 
 def _turn(length: int) -> int:

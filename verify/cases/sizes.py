@@ -108,7 +108,7 @@ def shaped(numbers: tuple[int, ...], leading: int, inner: int, op: Op) -> Mappin
 
 
 def _split(number: int, parts: int) -> tuple[int, ...] | None:
-    """Return so many factors of a number, of two the larger last; None if there are none, as no factors of 2.
+    """Return a number as a product of `parts` factors, the larger of two last; None if there is none.
 
     >>> _split(12, 2), _split(7, 2), _split(1, 0)
     ((3, 4), (1, 7), ())

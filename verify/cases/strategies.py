@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
-from verify_norm.cases import axes, turns
+from verify_norm.cases import axes, further_runs
 from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LONG, OUTPUT_SCALES, STRONG, THIRD
 from verify_norm.cases.corners import exponent, freezable, most_of
 from verify_norm.core import geometry, ways
@@ -184,8 +184,8 @@ def specs(
         spec = replace(spec, batch=draw(_among((0,) * 15 * len(batches) + batches)))
     # Where Hypothesis climbs it repeats the numbers of one case, so this one is a digest, which any change makes anew.
     number = crc32(repr(spec).encode())
-    spec = turns.drawn(thawed(spec, differentiable(op)), number, op)
-    return turns.named(spec, ways.offered(op, autograd=frozen, gpu=gpu), number // turns.ROUND)
+    spec = further_runs.drawn(thawed(spec, differentiable(op)), number, op)
+    return further_runs.named(spec, ways.offered(op, autograd=frozen, gpu=gpu), number // further_runs.ROUND)
 
 
 def _batches(spec: CaseSpec, op: Op, elements: int, rows: int) -> tuple[int, ...]:

@@ -30,12 +30,12 @@ REFUSED = re.compile(r"second time|\b(once|twice)\b|retain_graph|unpacked|checkp
 
 
 def _looks(run: Run) -> bool:
-    here = run.kernel.autograd and run.kernel.later is None
+    here = run.kernel.autograd and not run.kernel.remote
     return here and "autograd" in run.case.spec.further and small(run)
 
 
 def _no_graph(kernel: Kernel, _: Collection[str]) -> str:
-    if kernel.later is not None:
+    if kernel.remote:
         return "untrusted: the graph of the gradients is in the kernel's process"
     return "" if kernel.autograd else "the kernel is a backward of its own: torch's autograd does not call it"
 
@@ -114,7 +114,7 @@ def _first(graph: Graph, given: Mapping[str, Any]) -> Callable[[Callable[[dict[s
 
 def _data_overwritten(run: Run) -> Found:
     names = ("x", "residual", "y", "residual_out", "mean", "rstd", "running_mean", "running_var")
-    return _overwritten(run, (*names, *run.case.op.own_inputs))
+    return _overwritten(run, (*names, *run.case.op.stage_inputs))
 
 
 def _overwritten(run: Run, names: tuple[str, ...]) -> Found:

@@ -53,7 +53,7 @@ def calls(run: Run) -> Iterator[Finding | NoData | Tried]:
     a second call, is left to `determinism`.
     """
     names = list(ways.taken(run.case.spec, "call", tuple(CALLS)))
-    if run.kernel.later is not None and ways.TWO_THREADS in names:
+    if run.kernel.remote and ways.TWO_THREADS in names:
         names.remove(ways.TWO_THREADS)  # the channel to its process takes one call at a time
     yield from map(Tried, names) if names else [NoData()]
     for usual, words in _usual(run):

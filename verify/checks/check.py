@@ -70,8 +70,8 @@ def finding(
     run: Run, check: str, output: str | None, message: str, *, status: Status = "fail", **numbers: Any
 ) -> Finding:
     """Return a finding about the run's case; `numbers` are its index, got, want, ulp and allowed."""
-    if run.otherwise:
-        used = " and ".join(run.otherwise)
+    if run.differs_on_gpu:
+        used = " and ".join(run.differs_on_gpu)
         message += (
             f"; this kernel uses {used}, which Triton's interpreter computes differently from a GPU: confirm on a GPU"
         )

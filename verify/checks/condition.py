@@ -73,7 +73,7 @@ def condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...
     None where x is not normalized by its own statistics, in a user's own operator, and for what is no output. Raises
     ValueError if the spec does not fit the operator.
     """
-    if OPS[kernel.op].own:
+    if OPS[kernel.op].user_defined:
         return None
     with np.errstate(all="ignore"), _alone if prod(spec.shape) > LARGE else nullcontext():
         return _condition(kernel, spec, output, index)

@@ -29,10 +29,11 @@ import numpy as np
 
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import arithmetic_of, compared, format_of, half_ulps, pairs, truth
-from verify_norm.checks.relations.rerun import NearbyError, element, has_rows, nearby, small
-from verify_norm.checks.relations.stages import given, has_mean, normalized, own_inputs, own_statistics, view_of
+from verify_norm.checks.relations.rerun import NearbyError, has_rows, nearby, small
+from verify_norm.checks.relations.stages import given, has_mean, normalized, own_statistics, stage_inputs, view_of
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.judge import worst
 from verify_norm.core.run import Run
@@ -177,7 +178,7 @@ def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
     tau = gain * largest + (1 + a.expanded) * a.u * np.abs(b)
     out = Approximate(b, np.broadcast_to(tau, view.shape), np.abs(b) + tau)
     for stage in case.op.stages:
-        out = passed(stage, out, own_inputs(run), a)
+        out = passed(stage, out, stage_inputs(run), a)
     b, tau = out.value, out.delta
     amax, amax_off = float(np.abs(b).max()), float(np.max(tau))
     scale = case.exact.get("scale") if case.op.quantized else None
@@ -248,7 +249,7 @@ RULES = (
 
 
 @check(
-    applies=lambda op: op.lawful or op.own or bool(op.forward),  # a forward without laws has no rule
+    applies=lambda op: op.lawful or op.user_defined or bool(op.forward),  # a forward without laws has no rule
     looks=lambda run: any(rule.holds(run) for rule in RULES),
 )
 def degenerate(run: Run) -> Iterator[Finding | NoData]:

@@ -15,13 +15,13 @@ from verify_norm.checks.relations.rerun import (
     cheap,
     crowded,
     differences,
-    element,
     has_rows,
     on_rows,
     other_shape,
     rerun,
 )
 from verify_norm.core import judge, packages
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
 from verify_norm.core.run import Output, Run
 from verify_norm.core.spec import Array

@@ -16,6 +16,7 @@ from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.run import Run
 from verify_norm.loading import modules
 from verify_norm.running import guards
+from verify_norm.running.surroundings import written_to
 
 
 @check()
@@ -33,7 +34,7 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
     once.
     """
     words = lasting(run.effects, lambda: rerun(run, whole=True))
-    damaged = tuple(f"{damage.buffer} is written to" for damage in run.damage)  # `memory` reports it
+    damaged = tuple(written_to(damage.buffer) for damage in run.damage)  # `memory` reports it
     for word in words:
         if not word.startswith(damaged):
             yield finding(run, "effects", None, f"{word}; a call must leave it as it was")
@@ -42,7 +43,7 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
             if guards.overlaps_itself(tensor):
                 message = f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}: its elements overlap"
                 yield finding(run, "effects", name, f"{message}, so writing to one changes others; return a copy")
-    if "effects" in run.case.spec.further and cheap(run) and run.kernel.later is None:
+    if "effects" in run.case.spec.further and cheap(run) and not run.kernel.remote:
         yield from _seeded(run)
         for leak in leaks.kept(run):
             yield finding(run, "effects", None, f"{leak}; the kernel keeps what it must release")

@@ -49,8 +49,8 @@ def _looks(run: Run) -> bool:
 
 def _applies(op: Op) -> bool:
     """To rows or groups that are independent of each other, of x alone."""
-    known = {"dy", "x", "weight", "bias", "mean", "rstd", *op.own_inputs}  # not BatchNorm's running statistics
-    return op.forward is not None and not op.own and {tensor.name for tensor in op.inputs} <= known
+    known = {"dy", "x", "weight", "bias", "mean", "rstd", *op.stage_inputs}  # not BatchNorm's running statistics
+    return op.forward is not None and not op.user_defined and {tensor.name for tensor in op.inputs} <= known
 
 
 def _no_forward(kernel: Kernel, _: Collection[str]) -> str:
@@ -225,8 +225,8 @@ def _column(run: Run, name: str, d: Array, moved: Moved, mine: np.ndarray[Any, A
     random = case.spec.dy_layout not in SHARED and case.spec.dy_data not in ALIKE and not case.spec.alias
     by_chance = lam * np.sqrt(sums((dy * moved.allowed) ** 2)) if random else most
     off = judge.allowed(expected).ravel()[mine] * np.abs(d)
-    crumbs = 4 * dy.size * FORMATS["float64"].u * (sums(np.abs(dy * moved.reference)) + np.abs(tangent))
-    tolerance = np.minimum(most, by_chance) + off + crumbs + KAPPA * np.abs(T)
+    float64_error = 4 * dy.size * FORMATS["float64"].u * (sums(np.abs(dy * moved.reference)) + np.abs(tangent))
+    tolerance = np.minimum(most, by_chance) + off + float64_error + KAPPA * np.abs(T)
     unknown = overflows(expected).ravel()[mine] | ~np.isfinite(tolerance)
     tolerance = np.where(unknown, np.inf, tolerance)
     return Comparison("its own axis", f"d{name}", left, right, tolerance, np.abs(right), "column")

@@ -39,9 +39,10 @@ def hint(run: Run, output: str) -> str:
         return (
             f'; it is a right {order[output]}: name what the kernel returns, as --bind "-> {", ".join(order.values())}"'
         )
-    for name, words in (("weight_offset", "adds it to its weight"), ("eps", "has no other")):
+    for name, words in (("weight_offset", "always adds it to its weight"), ("eps", "always uses that eps")):
         if right := [f"{value:g}" for value in _longer(run, name, output, _right(run, name, output))]:
-            return f"; right with {name}={' or '.join(right)}: if the kernel {words}, --bind {name}={right[0]}"
+            values = " or ".join(right)
+            return f"; this output is right with {name}={values}. If the kernel {words}, pass --bind {name}={right[0]}"
     return ""
 
 

@@ -17,8 +17,9 @@ import torch
 from verify_norm.cases import make, placement
 from verify_norm.cases.transfer import different
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, element, once_more, rerun
+from verify_norm.checks.relations.rerun import Difference, cheap, once_more, rerun
 from verify_norm.core import geometry, judge, ways
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, Note, Tried
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec, Kernel
@@ -29,7 +30,7 @@ from verify_norm.running.execute import REPLACES, Clock, inplace, untimed
 EXPECTED = "expected plain tensors, and all else as it was"
 FEWEST, MOST = 5, 24  # calls of a series
 SECONDS = 0.02  # for them, where the kernel takes little time
-NEW = 2, 12  # calls with new values: so many, and one more for each so many calls
+NEW = 2, 12  # calls with new values: 2, and one more for every 12 calls
 FASTER = 10  # times: a call with known values that is so much faster than one with new values looks them up
 LAYOUTS: dict[str, Any] = {f.name: "contiguous" for f in fields(CaseSpec) if f.name.endswith("_layout")}
 LEAST = 1e-4  # seconds of a call with new values: shorter times are those of Python
@@ -118,7 +119,7 @@ def _series(run: Run, *, same: bool) -> Iterator[Difference | Note]:
 
     assert run.kernel.run is not None
     usual = untimed(run.kernel.run)
-    elsewhere = run.kernel.later is not None  # there a worker hides the judge
+    elsewhere = run.kernel.remote  # there a worker hides the judge
     function = timed(usual) if elsewhere else in_use.alone(usual, timed)
     kernel = replace(run.kernel, run=function)
     known, home = _built(run, spec, 0), dict[str, torch.Tensor]()
@@ -165,7 +166,8 @@ def _at(home: dict[str, torch.Tensor], case: Case, *, same: bool) -> Case:
 def _wrong(run: Run, one: Run) -> Iterator[Difference]:
     """Yield the outputs of a call that are beyond their bound, and are not so in the case itself; or its problem."""
     if one.problem is not None:
-        yield from [Difference(None, f"it fails: {one.problem}")] * (not one.limits and not one.refused)
+        if not one.limits and not one.refused:
+            yield Difference(None, f"it fails: {one.problem}")
         return
     for name, output in one.outputs.items():
         want = one.case.expected.get(name)

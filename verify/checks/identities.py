@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from verify_norm.cases import turns
+from verify_norm.cases import further_runs
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Equation, compared, judged
-from verify_norm.checks.relations.rerun import NearbyError, element, small
+from verify_norm.checks.relations.rerun import NearbyError, small
 from verify_norm.checks.relations.stages import cotangent, given, own_statistics, stages, sum_error
 from verify_norm.checks.relations.symmetries import LAWS
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.judge import worst
 from verify_norm.core.run import Run
@@ -18,7 +19,7 @@ from verify_norm.core.run import Run
 
 def _looks(run: Run) -> bool:
     dx = run.outputs.get(run.case.op.dh)
-    looked = bool(turns.laws(run.case.spec)) or (dx is not None and dx.ratio is not None)
+    looked = bool(further_runs.laws(run.case.spec)) or (dx is not None and dx.ratio is not None)
     return looked and small(run) and own_statistics(run.case)
 
 
@@ -48,7 +49,7 @@ def identities(run: Run) -> Iterator[Finding | NoData]:
 def _equations(run: Run) -> Iterator[Equation | Finding]:
     """Yield the sums; every law that the case names; and where none of these applies, the first other one that does."""
     yield from _sums(run)
-    named, applied = turns.laws(run.case.spec), False
+    named, applied = further_runs.laws(run.case.spec), False
     first = list(LAWS).index(named[-1]) if named else 0
     others = [law for law in (*list(LAWS)[first:], *list(LAWS)[:first]) if law not in named] if named else []
     for law in (*named, *others):
@@ -99,8 +100,8 @@ def _sums(run: Run) -> Iterator[Equation]:
         if passed is not None:
             want = want + total(phi * passed)
             terms = terms + np.abs(phi * passed)
-        crumbs = u * count * total(terms) + total(np.abs(dx) * xhat_lost)
-        tolerance = sum_error(s, dy, passed, delta, phi, lost=lost) + total(np.abs(phi) * half) + crumbs
+        float64_error = u * count * total(terms) + total(np.abs(dx) * xhat_lost)
+        tolerance = sum_error(s, dy, passed, delta, phi, lost=lost) + total(np.abs(phi) * half) + float64_error
         tolerance = np.where(known, tolerance, np.inf)
         yield Equation(words, dh, total(phi * dx).ravel(), want.ravel(), tolerance.ravel())
 

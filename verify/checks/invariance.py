@@ -10,9 +10,10 @@ from verify_norm.cases import make
 from verify_norm.cases.device_array import beside, in_memory
 from verify_norm.cases.random import generator
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import cheap, element, has_rows, on_rows, reordering, rerun
+from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, reordering, rerun
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData, Observed
 from verify_norm.core.run import Run
 from verify_norm.core.spec import Op
@@ -76,7 +77,7 @@ def _spiked(run: Run, column: int) -> Run:
     of SPIKES is as large as a sum of x, the larger as one of x².
     """
     case, limit = run.case, FORMATS[run.case.spec.dtype].largest / max(SPIKES)
-    own = case.op.own_inputs  # they meet no sum over a row, or as factors of x
+    own = case.op.stage_inputs  # they meet no sum over a row, or as factors of x
     data = {t.name: case.exact[t.name] for t in case.op.inputs if t.extent == "data" and t.name not in own}
     if any(a is not None and not np.abs(a).max() < limit for a in data.values()):
         return run

@@ -11,20 +11,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import make, turns
+from verify_norm.cases import further_runs, make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations import wrapping
 from verify_norm.checks.relations.equations import Equation, compared
 from verify_norm.checks.relations.graphs import graph_of
-from verify_norm.checks.relations.rerun import Difference, beyond, cheap, differences, element, lasting, rerun, steady
+from verify_norm.checks.relations.rerun import Difference, beyond, cheap, differences, lasting, rerun, steady
 from verify_norm.core import judge, ways
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.run import Expected, Run
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import copies, gradients, modules
 from verify_norm.running import captures
 from verify_norm.running.captures import Function
+from verify_norm.running.surroundings import changed
 
 NARROW = "bfloat16"  # what autocast may round to
 SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
@@ -94,7 +96,7 @@ def _looks(run: Run) -> bool:
 
 def _elsewhere(kernel: Kernel, _: Collection[str] = ()) -> str:
     """Return why no mode of a kernel can be tried; "" if one can."""
-    remote = kernel.later is not None and kernel.autograd
+    remote = kernel.remote and kernel.autograd
     return "untrusted: its forward pass, which runs in the mode, is in the kernel's process" if remote else ""
 
 
@@ -154,7 +156,7 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     # A forward alone may record how it moves the running statistics: they are right, and no backward asks for more.
     recorded = {f"{tensor.name}.requires_grad" for tensor in run.case.op.inputs if tensor.role == "state"}
     known = recorded.union(damaged)
-    new = [word for word in other.effects if word not in run.effects and word.partition(" ")[0] not in known]
+    new = [word for word in other.effects if word not in run.effects and changed(word) not in known]
     for effect in lasting(new, again):
         yield Difference(None, f"{mode} {effect}; a call must leave it as it was")
 
@@ -166,7 +168,7 @@ def _modes(run: Run) -> tuple[Mode, ...]:
     some = ways.offered(case.op, autograd=kernel.autograd, gpu=gpu)["mode"]
     names = (name for name in ways.taken(case.spec, "mode", some) if ways.fits(name, case.spec))
     modes = (MODES.get(name) or _leaves(ways.sets_of_leaves()[name]) for name in names)
-    numbers = turns.from_variant(case.spec, THREADS)[:2]
+    numbers = further_runs.from_variant(case.spec, THREADS)[:2]
     counted = (_threaded(numbers) if mode is THREADED else (mode,) for mode in modes)
     return tuple(mode for some in counted for mode in some if _possible(mode, run))
 
@@ -175,7 +177,7 @@ def _possible(mode: Mode, run: Run) -> bool:
     """Return whether a kernel can be tried in a mode: none that overwrites a leaf, or a part of a batch."""
     if mode in BARE and run.damage:  # what it writes to is not guarded there
         return False
-    if run.kernel.later is not None and mode in (*BARE, *OF_VMAP):
+    if run.kernel.remote and mode in (*BARE, *OF_VMAP):
         return False
     if mode is COMPILED and captures.MISROUTES and run.kernel.autograd:
         return not graph_of(run, run.case.arguments).has_functions()

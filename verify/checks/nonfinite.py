@@ -13,8 +13,8 @@ What is right, where the truth at the given inputs is not finite:
 - An infinity of the sign of the limit. Let the truth at large finite numbers L and 2L in place of the infinity be v ± δ
   and v′ ± δ′, by the bound of the kernel's arithmetic. Where |v′ − v| > δ + δ′, the result grows with L, and the sign
   of v′ − v is that of the infinity that it goes to.
-- Anything, in an output of a centred row of one element that does not depend on the input (`geometry.settled`): x̂ and
-  the gradients are 0 there, and a kernel need not read what it multiplies by 0.
+- Anything, in an output of a centred row of one element that does not depend on the input
+  (`geometry.constant_output`): x̂ and the gradients are 0 there, and a kernel need not read what it multiplies by 0.
 
 `accuracy` judges what is finite: it sees a leak into other rows, since it allows NaN in none of them. An infinite
 argument of an activation, or gate, is judged by nobody (`verify_norm.reference.activation`), nor is a case with
@@ -29,10 +29,10 @@ import numpy as np
 from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import compared
-from verify_norm.checks.relations.rerun import element
 from verify_norm.checks.relations.stages import given
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import special_input, special_words
 from verify_norm.core.judge import worst
@@ -57,7 +57,7 @@ def _looks(run: Run) -> bool:
 
 def _applies(op: Op) -> bool:
     """Not to a user's own operator that takes a maximum or compares: a kernel may pass over NaN there."""
-    return not op.own or not selects(op.reference.own)  # type: ignore[attr-defined]  # a Function
+    return not op.user_defined or not selects(op.reference.own)  # type: ignore[attr-defined]  # a Function
 
 
 @check(applies=_applies, looks=_looks)
@@ -81,10 +81,10 @@ def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
     for name, (output, expected) in compared(run).items():
         got, want = output.got, expected.value
         summand = special_input(spec, op) in SUMMANDS.get(name, ())
-        if name == "amax" or (geometry.settled(name, spec, op) and not summand):
+        if name == "amax" or (geometry.constant_output(name, spec, op) and not summand):
             continue
         got = dequantized(run, got) if name == "y" and op.quantizer is not None else got
-        added = summand and not (op.stages or op.own)
+        added = summand and not (op.stages or op.user_defined)
         limit, finite = limits.get(name, np.full(want.shape, np.nan)), near[name]
         assert finite is not None  # as the truth itself
         nan = np.isnan(finite.value)

@@ -18,10 +18,10 @@ from verify_norm.checks.relations.equations import (
     truth,
 )
 from verify_norm.checks.relations.moments import independent
-from verify_norm.checks.relations.rerun import element
 from verify_norm.checks.relations.stages import Stages, cotangent, given, stages
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.excess import element
 from verify_norm.core.finding import SIGNS, Finding, OverProbable, SmallestError
 from verify_norm.core.run import Run
 from verify_norm.core.spec import Kernel, Op
@@ -150,11 +150,12 @@ def _found(run: Run, one: Equation) -> Finding:
     index = judge.worst(one.ratio)
     got, want, allowed = (float(v[index]) for v in (one.left, one.right, one.tolerance))
     place = f"{one.name} of row {index[0]}" if one.name else element(one.output, index)
+    unit = None if one.name else float(FORMATS[truth(run, one.output).dtype].ulp(np.array(want)))
     message = (
         f"{place}: expected {want:.9g}, got {got:.9g}, {abs(got - want):.3g} apart, {allowed:.3g} allowed in "
         f"random data; {int((one.ratio > 1).sum())} of {one.ratio.size} are off"
     )
     if not one.name and one.ratio[index] < FEW_LANES:
         message += ". If the kernel adds in few running sums, declare lanes; if in one, declare summation='sequential'"
-    ulp = None if one.name else abs(got - want) / float(FORMATS[truth(run, one.output).dtype].ulp(np.array(want)))
+    ulp, allowed = (None, allowed) if unit is None else (abs(got - want) / unit, allowed / unit)
     return finding(run, "sums", one.output, message, index=index, got=got, want=want, allowed=allowed, ulp=ulp)

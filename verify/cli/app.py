@@ -17,11 +17,11 @@ from verify_norm.cli import (
     console,
     exhaust,
     options,
-    proof,
-    proving,
+    prove,
     results,
     same,
     streams,
+    validation,
 )
 from verify_norm.cli.outputs import Destinations, deliver
 from verify_norm.core.errors import Exit, UsageError, one_of
@@ -167,12 +167,12 @@ COMMANDS: tuple[Callable[..., Any], ...] = (about.show, auditing.audit, auditing
 MORE: tuple[Callable[..., Any], ...] = (
     results.schema,
     exhaust.exhaust,
-    proving.prove,
+    prove.prove,
     campaign.merge,
-    proof.power,
-    proof.zoo,
-    proof.certify,
-    proof.gradcheck,
+    validation.power,
+    validation.zoo,
+    validation.certify,
+    validation.gradcheck,
 )
 for command in (*COMMANDS, *MORE):
     app.command(cls=config.Command)(command)

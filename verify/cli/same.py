@@ -9,6 +9,7 @@ from verify_norm.cli.outputs import MORE, write
 from verify_norm.core import serial
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import worst_of
+from verify_norm.core.settings import PAIR_EXAMPLES
 from verify_norm.search.request import request_pair
 
 BIND_A = typer.Option("--bind-a", help="The same for A alone.")
@@ -16,7 +17,7 @@ BIND_B = typer.Option("--bind-b", help="The same for B alone.")
 REPLAY = typer.Option("--replay", help="Compare this one case: the JSON of a replay line.")
 
 
-@options.taking("same", examples=100)
+@options.taking("same", examples=PAIR_EXAMPLES)
 def same(
     a: Annotated[str, typer.Argument(metavar="A", help="Kernel A: what --kernel takes.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Kernel B, of the same operator.")],

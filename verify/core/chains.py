@@ -76,7 +76,7 @@ QUANTIZED_EXAMPLE = "rmsnorm | quantize(e4m3fn, per_token)"
 PART = re.compile(r"\s*(\w+)\s*(?:\(\s*([^()]*?)\s*\))?\s*")
 
 
-class Told(NamedTuple):
+class ParsedChain(NamedTuple):
     """A chain that a text names, its text in one spelling, and the constants that it gives to `--bind`."""
 
     chain: Chain
@@ -136,7 +136,7 @@ def chain(*stages: str) -> str:
     for stage in stages:
         texts(stage=stage)
     text = " | ".join(stage.strip() for stage in stages)
-    told(text)
+    parse(text)
     return text
 
 
@@ -149,12 +149,12 @@ def is_chain(text: str) -> bool:
     return "|" in text or "(" in text
 
 
-def told(text: str) -> Told:
-    """Return the chain of a text, which may end in a direction; raises UsageError, in one line, for what is none.
+def parse(text: str) -> ParsedChain:
+    """Return the chain that a text names, which may end in a direction; raises UsageError if it names none.
 
-    >>> told("add|rmsnorm( weight_offset = 1 )|gate(sigmoid)")[1:]
+    >>> parse("add|rmsnorm( weight_offset = 1 )|gate(sigmoid)")[1:]
     ('add | rmsnorm | gate(sigmoid)', 'weight_offset=1')
-    >>> told("rmsnorm | modulate(2)")
+    >>> parse("rmsnorm | modulate(2)")
     Traceback (most recent call last):
     verify_norm.core.errors.UsageError: modulate takes nothing in parentheses, got '2'
     """
@@ -189,16 +189,16 @@ def told(text: str) -> Told:
     spelled = [_spelled(name, option, stage) for (name, option), stage in zip(rest, stages, strict=True)]
     gated = [] if first is None or before is None else [_spelled(*first, before)]
     first_words = [*["dropout"] * drops, *["add"] * adds, *gated]
-    return Told(chain, " | ".join([*first_words, norm, *spelled]), _constants(norm, options))
+    return ParsedChain(chain, " | ".join([*first_words, norm, *spelled]), _constants(norm, options))
 
 
 @lru_cache(None)
-def parsed(name: str) -> Sequence[Op]:
+def operators_of(name: str) -> Sequence[Op]:
     """Return both operators of the name of a chain, in its one spelling; none of another name."""
     if not is_chain(name):
         return ()
     try:
-        chain, text, _ = told(name)  # with constants it is not the one spelling
+        chain, text, _ = parse(name)  # with constants it is not the one spelling
     except UsageError:
         return ()
     bare = re.sub(r"_[fb]wd$", "", name)

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from verify_norm.core.dtypes import ALIASES
-from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.errors import UsageError, alternatives, one_of
 from verify_norm.core.spec import Contract
 
 HINTS: dict[str, Any] = get_type_hints(Contract)
@@ -42,7 +42,7 @@ def allowed(name: str) -> str:
     ('blocked, sequential or atomic', 'a whole number of 1 or more', 'none, float64, float32, float16 or bfloat16')
     """
     if values := _values(HINTS[name]):
-        return f"{', '.join(values[:-1])} or {values[-1]}"
+        return alternatives(values)
     words = {bool: "true or false", int: "a whole number of 1 or more", float: "a number of 0 or more"}
     return words.get(HINTS[name], 'pairs of an output and an input, as "dx:dy"')
 
@@ -60,7 +60,8 @@ def _read(name: str, value: object) -> object:
     values = _values(HINTS[name])
     if isinstance(value, list):
         return tuple(value)
-    if not isinstance(value, str) or value in values[values[:1] == ["none"] :]:
+    taken = values[1:] if values[:1] == ["none"] else values
+    if not isinstance(value, str) or value in taken:
         return value
     if name == "inplace":
         return tuple(pair.strip() for pair in value.split(",") if pair.strip())

@@ -1,5 +1,6 @@
 """What a run exercised: how many of its cases ran, and what those in which an output was compared have had in them."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -20,6 +21,24 @@ def barely(compared: int, tried: int) -> bool:
     return not compared or compared < LEAST_COMPARED * tried
 
 
+def out_of_time(seconds: float) -> str:
+    """Return why a run ended early whose time was up, as `Coverage.ended` and `Skip.reason` have it.
+
+    >>> out_of_time(55.0)
+    'the time limit of 55 s was reached'
+    """
+    return f"the time limit of {seconds:g} s was reached"
+
+
+def ended_by_time(reason: str) -> bool:
+    """Return whether a reason is that of `out_of_time`, in the words of this version or of 0.9.0.
+
+    >>> ended_by_time(out_of_time(0.5)), ended_by_time("the 55 s were over"), ended_by_time("interrupted")
+    (True, True, False)
+    """
+    return re.fullmatch(r"the time limit of \S+ s was reached|the \S+ s were over", reason) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """How much of a run was done, in cases.
@@ -27,7 +46,7 @@ class Coverage:
     `planned` are the corner cases and the random ones. Corner cases are all that are not random: those of a corpus, the
     corner table, shapes of models; `corners_done` of them ran or were `refused`, because the kernel does not take them.
     At least one output was `compared` with the truth; `outputs` counts the same for each output. `ended` says why the
-    run ended early. Two choices of a case, as a type and a layout, are a pair (`verify_norm.cases.covering`): so many
+    run ended early. Two choices of a case, as a type and a layout, are a pair (`verify_norm.cases.covering`):
     `pairs` of the `possible` ones met in cases that were compared. If 0 are possible, they were not counted.
     """
 

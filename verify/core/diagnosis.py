@@ -23,7 +23,7 @@ class Allowance:
     @property
     def loses(self) -> bool:
         """Whether the weaker contract allows larger errors, in two digits."""
-        return self.gain > 1 and ulps(self.weaker) != ulps(self.own)
+        return self.gain > 1 and two_digits(self.weaker) != two_digits(self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Diagnosis:
     untold: str = ""
 
 
-def ulps(value: float) -> str:
+def two_digits(value: float) -> str:
     """Return an allowance in two digits.
 
-    >>> ulps(0.5006), ulps(1206.2)
+    >>> two_digits(0.5006), two_digits(1206.2)
     ('0.5', '1,206')
     """
     return f"{value:.2g}" if value < 100 else f"{value:,.0f}"
@@ -70,7 +70,7 @@ def sentence(one: Diagnosis, given: str = "") -> str:
 def _cost(a: Allowance | None) -> str:
     if a is None or not a.loses:
         return "It allows no larger errors"
-    more, less = ulps(a.weaker), ulps(a.own)
+    more, less = two_digits(a.weaker), two_digits(a.own)
     return f"It loses precision: it allows {a.output} {more} ULP of {a.dtype}, {less} without it ({a.case})"
 
 

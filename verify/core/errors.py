@@ -12,7 +12,7 @@ LIST = "verify-norm list"  # the command that lists kernels, operators and check
 
 
 class Exit(IntEnum):
-    """The exit status of every command, and the verdict of a report. Of several, the smallest above 0 counts."""
+    """The exit status of a command, and the verdict of a report. Of several verdicts the smallest above 0 counts."""
 
     PASS = 0
     FINDINGS = 1  # in a comparison: something got worse
@@ -60,14 +60,14 @@ def alternatives(names: Sequence[str]) -> str:
 
 
 def texts(**given: object) -> None:
-    """Raise UsageError for an argument that is no text."""
+    """Raise UsageError for an argument that is not a string."""
     for name, value in given.items():
         if not isinstance(value, str):
             raise UsageError(f"{name}: expected a text, got {quoted(value)}")
 
 
 def number(name: str, value: object, least: float) -> None:
-    """Raise UsageError for an argument that is no finite number of `least` or more, whole if `least` is an int."""
+    """Raise UsageError unless an argument is a finite number of `least` or more, and an int if `least` is one."""
     whole = isinstance(least, int)
     if not isinstance(value, int if whole else (int, float)) or not least <= value < math.inf:
         words = "a whole number" if whole else "a number"
@@ -75,7 +75,7 @@ def number(name: str, value: object, least: float) -> None:
 
 
 def quoted(name: object, most: int = 60) -> str:
-    """Return the repr of a value, at most so many characters of it.
+    """Return the repr of a value, at most `most` characters of it.
 
     >>> quoted("a" * 80, 10)
     "'aaaaaaaa…"
@@ -128,10 +128,11 @@ def first_line(error: BaseException) -> str:
 _MET = re.compile(r"got (\w+)\((['\"])(.*?)(?:\\n.*)?\2\)")  # so Dynamo quotes what code raises on fake tensors
 
 
-def met(error: BaseException) -> tuple[str, str] | None:
+def dynamo_cause(error: BaseException) -> tuple[str, str] | None:
     """Return the type and first line of the error that torch.compile met in the code it traces; None if it is no such.
 
-    >>> met(type("TorchRuntimeError", (RuntimeError,), {})("Dynamo failed: …: got ValueError('eps must be positive')"))
+    >>> of_dynamo = type("TorchRuntimeError", (RuntimeError,), {})
+    >>> dynamo_cause(of_dynamo("Dynamo failed: …: got ValueError('eps must be positive')"))
     ('ValueError', 'eps must be positive')
     """
     found = _MET.search(str(error)) if type(error).__name__ == "TorchRuntimeError" else None
@@ -140,5 +141,5 @@ def met(error: BaseException) -> tuple[str, str] | None:
 
 def one_line(error: BaseException) -> str:
     """Return the error's type and first line, as "ValueError: expected 2 values"."""
-    inner = met(error)
+    inner = dynamo_cause(error)
     return f"{type(error).__name__}: {': '.join(inner) if inner else first_line(error)}"

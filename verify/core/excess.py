@@ -15,7 +15,7 @@ AS_BYTES = {  # and what else a kernel may return
     "float4_e2m1fn": " (two in a byte, as float4_e2m1fn_x2 or uint8)",
     "float8_e8m0fnu": " (or its bytes as uint8)",
 }
-LONG = 1024  # terms: in longer sums the bound depends on the runs
+LONG = 1024  # terms: of longer sums the bound depends on how many running sums there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ def _reason(name: str, expected: Expected, want: float, spec: CaseSpec, op: Op, 
         f"{terms} term{'s' * (terms != 1)} summed in {contract.accumulate}",
         f"one rounding to {expected.dtype}",
     )
-    if op.own:
+    if op.user_defined:
         summed = f"a loose bound, by running error analysis of {op.name}'s operations in {contract.accumulate}"
     if contract.products != "float32":
         summed += f" by {contract.products} products"
     if contract.summation == "blocked" and terms >= LONG:
-        summed += f", in {contract.lanes} running sums or more unless lanes says fewer"
+        summed += f", in at least {contract.lanes} running sums (contract: lanes={contract.lanes})"
     if np.isinf(FORMATS[expected.dtype].round(np.asarray(want))):
         beyond = "saturates" if expected.saturate == "saturate" else "overflows"
         last += f", which {beyond} (saturate={expected.saturate})"

@@ -8,6 +8,8 @@ from verify_norm.core.spec import CaseSpec
 Status = Literal["fail", "error"]
 Sign = Literal[1, -1]
 SIGNS: tuple[Sign, ...] = (1, -1)  # of an error that is put in
+OF_SUMS = ("gradient", "identities", "sums")  # the checks that judge sums over rows
+SUMMED = ("dx", "dresidual")  # the outputs that they sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,23 @@ class Condition:
 class Finding:
     """One way in which a kernel is wrong, with the smallest case that shows it.
 
-    `during` names the check whose extra runs showed it. `cases` counts the cases that showed it, `after` the cases run
-    until the first of them. `condition` is that of the element, or of the worst row where no element is named.
+    Parameters
+    ----------
+    kernel : the kernel's name.
+    check : the check that found it; "crash" if the process ended, or a tool of compute-sanitizer.
+    output : the output that is wrong, None if the finding is about the call.
+    status : "fail" if a result is wrong, "error" if there is none.
+    message : what is wrong, in words, with the numbers.
+    spec : the smallest case that shows it.
+    index : the worst element; of a sum over a row, the row's number alone: see `row`.
+    got : the value that the kernel returned, or that follows from what it returned.
+    want : the value that is expected.
+    ulp : how far the output is off, in ULP of its type; None where no such number applies.
+    allowed : how far it may be off: in ULP where `ulp` is given, else in the unit of `got` and `want`.
+    cases : the number of cases that showed it.
+    after : the number of the first of them among the cases run, from 1.
+    during : the check whose further run showed it; None if the first run of the case did.
+    condition : the condition of the element, or of the worst row where no element is named.
     """
 
     kernel: str
@@ -56,6 +73,14 @@ class Finding:
     after: int = 1
     during: str | None = None
     condition: Condition | None = None
+
+    @property
+    def row(self) -> int | None:
+        """The row, group or channel whose sum is wrong; None where `index` names an element."""
+        of_sums = self.check in OF_SUMS and self.output in SUMMED and self.ulp is None
+        if not of_sums or self.index is None or len(self.index) != 1 or len(self.spec.shape) == 1:
+            return None
+        return self.index[0]
 
 
 @dataclass(frozen=True, slots=True)

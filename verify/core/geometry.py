@@ -16,7 +16,7 @@ def affine_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
 
 
 def sample_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
-    """Return the shape of a modulation's scale and shift: a row a sample, or a token; one row where x is one.
+    """Return the shape of a modulation's scale and shift: a row for each sample, or for each token.
 
     >>> from verify_norm.core.ops import OPS
     >>> sample_shape(CaseSpec((2, 5, 8)), OPS["modulate_rmsnorm_fwd"])
@@ -108,13 +108,13 @@ def row_length(spec: CaseSpec, op: Op) -> int:
     return prod(spec.shape[1:]) // groups(spec, op) if op.view == "groups" else prod(affine_shape(spec, op))
 
 
-def settled(name: str, spec: CaseSpec, op: Op) -> bool:
+def constant_output(name: str, spec: CaseSpec, op: Op) -> bool:
     """Return whether an output of a centred row of one element is the same for all x, dy and weight: x̂ = x − x is 0.
 
     What is added last, bias to y and dresidual_out to dx, is not meant.
 
     >>> from verify_norm.core.ops import OPS
-    >>> [settled("y", CaseSpec((4, 1)), OPS[name]) for name in ("layernorm_fwd", "rmsnorm_fwd")]
+    >>> [constant_output("y", CaseSpec((4, 1)), OPS[name]) for name in ("layernorm_fwd", "rmsnorm_fwd")]
     [True, False]
     """
     one = op.centred and op.view != "channels" and row_length(spec, op) == 1
@@ -235,7 +235,7 @@ def special_lost(spec: CaseSpec) -> bool:
 
 def needed(spec: CaseSpec, op: Op) -> CaseSpec:
     """Return the spec; with weight and bias where the operator, as a user's own, needs all that it has."""
-    return replace(spec, weight=True, bias=True) if op.own else spec
+    return replace(spec, weight=True, bias=True) if op.user_defined else spec
 
 
 def thawed(spec: CaseSpec, names: Iterable[str]) -> CaseSpec:
@@ -244,10 +244,10 @@ def thawed(spec: CaseSpec, names: Iterable[str]) -> CaseSpec:
     return replace(spec, frozen=()) if spec.frozen and given <= set(spec.frozen) else spec
 
 
-def apart(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:
+def without_shared_memory(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:
     """Return the spec with no elements that share memory in the arguments that are `written`.
 
-    >>> apart(CaseSpec((2, 3), x_layout="expanded"), ("x",)).x_layout
+    >>> without_shared_memory(CaseSpec((2, 3), x_layout="expanded"), ("x",)).x_layout
     'contiguous'
     """
     shared = [f"{name}_layout" for name in written if layout_of(spec, name) in SHARED]
@@ -279,10 +279,10 @@ def layout_of(spec: CaseSpec, name: str) -> str:
     return getattr(spec, f"{name}_layout", "contiguous")
 
 
-def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+def memory_span(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Return how many elements lie from a tensor's first to its last, in a storage with these strides.
 
-    >>> extent((2, 3), (8, 1)), extent((2, 0), (8, 1))
+    >>> memory_span((2, 3), (8, 1)), memory_span((2, 0), (8, 1))
     (11, 1)
     """
     return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if 0 not in shape else 1

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, dtype_name
 from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Op
 
+HINTS = get_type_hints(CaseSpec)
 Size = Callable[[CaseSpec, Op], int]
 SIZES: dict[str, tuple[str, Size]] = {
     "N": ("a row length", geometry.row_length),
@@ -39,7 +40,7 @@ RANKS = ("ndim", "normalized_ndim")
 NUMBERS = ("eps", "weight_offset", "momentum", "scale", "dropout_p")
 FLAGS = ("weight", "bias", "dresidual_out", "running", "training")
 TYPES = ("dtype", "weight_dtype")
-WORDS = {"modulation": ("sample", "token"), "rotary": ("full", "half", "quarter")}
+WORDS: dict[str, tuple[str, ...]] = {name: get_args(HINTS[name]) for name in ("modulation", "rotary")}
 MEMORY: dict[str, tuple[str, ...]] = {  # the layouts that the tensors may have
     "contiguous": ("contiguous", "offset", "own"),
     "unit_stride": ("contiguous", "offset", "own", "row_strided", "expanded", "sequence_slice", "inner_slice", "far"),

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from verify_norm.core import own
-from verify_norm.core.chains import is_chain, operators, parsed, told
+from verify_norm.core import user_operators
+from verify_norm.core.chains import is_chain, operators, operators_of, parse
 from verify_norm.core.errors import LIST, one_of
 from verify_norm.core.spec import Op, Tensor
 from verify_norm.core.tensors import (
@@ -83,11 +83,11 @@ def _centered(
 
 
 class Operators(dict[str, Op]):
-    """The operators by name; one without a row is a chain (`verify_norm.core.chains`) or a user's own (`own`)."""
+    """The operators by name; one without a row is a chain (`chains`) or a user's own (`user_operators`)."""
 
     def __missing__(self, name: str) -> Op:
         """Return the operator of a chain's name, as "layernorm | gate_bwd", or of a user's own; raises KeyError."""
-        return {op.name: op for op in (*parsed(name), *own.records(name))}[name]
+        return {op.name: op for op in (*operators_of(name), *user_operators.records(name))}[name]
 
 
 OPS: dict[str, Op] = Operators(
@@ -277,7 +277,7 @@ OPS: dict[str, Op] = Operators(
 )
 
 
-def resolved(text: str | own.Operator) -> tuple[str, str]:
+def resolved(text: str | user_operators.Operator) -> tuple[str, str]:
     """Return the name of the operator that a text means, with its direction if it has one, and constants for `--bind`.
 
     A chain that has a row of its own gets that name. A user's own operator may stand for its name. Raises UsageError
@@ -286,11 +286,11 @@ def resolved(text: str | own.Operator) -> tuple[str, str]:
     >>> resolved("rmsnorm(weight_offset=1)|gate_bwd"), resolved("add | rmsnorm"), resolved("layernorm | gate(gelu)")
     (('gated_rmsnorm_bwd', 'weight_offset=1'), ('add_rmsnorm', ''), ('layernorm | gate(gelu)', ''))
     """
-    if isinstance(text, own.Operator):
+    if isinstance(text, user_operators.Operator):
         return text.name, ""
-    if own.records(text) or not is_chain(text):
+    if user_operators.records(text) or not is_chain(text):
         return text, ""
-    chain, name, constants = told(text)
+    chain, name, constants = parse(text)
     row = next((op.name for op in OPS.values() if op.chain == chain), None)
     if not (chain.stages or chain.before or chain.dropout):
         row = f"{'add_' if chain.adds else ''}{chain.norm}"

@@ -13,7 +13,7 @@ _RANGES = {
 
 
 def out_of_range(name: str, value: Any) -> str | None:
-    """Return what is wrong with a number for that field of CaseSpec; None if it is right, or the field has no range.
+    """Return why a field of CaseSpec cannot have a value; None if it can, or if the field has no range.
 
     A flag counts as 0 or 1, as in unit_offset=True.
 

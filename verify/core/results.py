@@ -9,6 +9,7 @@ from verify_norm.core.coverage import Coverage, Seen, barely
 from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.errors import Exit
 from verify_norm.core.errors import FindingsError as FindingsError
+from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
 from verify_norm.core.only import joined, words
 from verify_norm.core.proved import Proved
@@ -24,7 +25,37 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Rendered):
-    """The verdict on one kernel, and all the evidence for it. `print` shows what the command line prints."""
+    """The verdict on one kernel, and all the evidence for it. `print` shows what the command line prints.
+
+    Parameters
+    ----------
+    kernel : the kernel's name.
+    op : the operator that it was checked as.
+    target : where it was found, as "path/file.py:attr"; "" if no command can find it.
+    backend : what it is written in, as "triton".
+    contract : what it promises.
+    settings : the options of the run.
+    environment : versions and hardware, by name.
+    cases : the number of cases that ran to their end.
+    seconds : the time of the run.
+    seconds_in_kernel : the time in calls of the kernel; of several processes it adds up.
+    findings : what is wrong, each with the smallest case that shows it.
+    tallies : the errors of each output in each type.
+    checks : each check that applies, with the number of its cases.
+    skipped : what was not checked, and why.
+    layouts : the number of cases with each layout, as "x transposed".
+    detectable : the smallest errors that checks would have detected; empty in a report of an older verify-norm.
+    interrupted : whether the user ended the run.
+    bind : the --bind with which it ran.
+    diagnoses : which contract explains the findings of each output, and of the call.
+    coverage : how much of the run was done; None in a report of an older verify-norm.
+    seen : what the cases had in them; None in a report of an older verify-norm.
+    only : what the kernel takes, by its declaration, its constants and the settings; "" for all cases.
+    outside : the --only within which no case failed, though most cases outside it did; "" if there is none.
+    work : what the run spent on other things than cases; None in a report of an older verify-norm.
+    proofs : what the certificates of --certificate say of the kernel.
+    schema : the version of the JSON document.
+    """
 
     kernel: str
     op: str
@@ -41,16 +72,16 @@ class Report(Rendered):
     checks: tuple[CheckResult, ...]
     skipped: tuple[Skip, ...]
     layouts: dict[str, int]
-    detectable: tuple[Detectable, ...] = ()  # none in a report of an older verify-norm
+    detectable: tuple[Detectable, ...] = ()
     interrupted: bool = False
     bind: str = ""
-    diagnoses: tuple[Diagnosis, ...] = ()  # of each output that has findings, and of the call
-    coverage: Coverage | None = None  # None in a report of an older verify-norm
-    seen: Seen | None = None  # None in a report of an older verify-norm
-    only: str = ""  # what the kernel takes, by its declaration, its constants and the settings
-    outside: str = ""  # the --only within which no case failed, though most others did
-    work: Work | None = None  # None in a report of an older verify-norm
-    proofs: tuple[Proved, ...] = ()  # what the certificates of --certificate say
+    diagnoses: tuple[Diagnosis, ...] = ()
+    coverage: Coverage | None = None
+    seen: Seen | None = None
+    only: str = ""
+    outside: str = ""
+    work: Work | None = None
+    proofs: tuple[Proved, ...] = ()
     schema: int = SCHEMA
 
     def __repr__(self) -> str:
@@ -86,7 +117,7 @@ class Report(Rendered):
         """Return how many corner cases ran and why not all of them, "" if all ran."""
         done = self.coverage
         if done is None:
-            return f"the run was interrupted after {count_cases(self.cases)}" if self.interrupted else ""
+            return f"the run was interrupted after {count(self.cases, 'case')}" if self.interrupted else ""
         if done.corners_done == done.corners and not self.interrupted:
             return ""
         return f"{done.corners_done} of {done.corners} corner cases ran: {done.ended}"
@@ -133,7 +164,7 @@ def unchecked(report: Report, of: str = "") -> str:
     if done is None or not done.compared or not barely(done.compared, report.cases + done.refused):
         why += [check.no_data for check in report.checks if check.no_data and report.cases]
     else:
-        tried = count_cases(report.cases + done.refused)
+        tried = count(report.cases + done.refused, "case")
         said = f"almost {said}: outputs were compared in {done.compared} of {tried}"
         why = [reason for reason in why if reason.startswith(("cases: ", "outputs: "))]
     return f"{said}. {'; '.join(dict.fromkeys(why))}"
@@ -144,11 +175,6 @@ def gap(report: Report) -> str:
     if report.verdict is Exit.NOTHING:
         return unchecked(report)
     return f"incomplete: {report.unfinished}" if report.unfinished and not report.settings.allow_incomplete else ""
-
-
-def count_cases(number: int) -> str:
-    """Return a number of cases, as "1 case" or "2 cases"."""
-    return f"{number} case{'s' * (number != 1)}"
 
 
 def replay_line(report: Report, spec: CaseSpec) -> str:
@@ -222,7 +248,7 @@ def cases(report: Report) -> str:
     left_out = sum(skip.cases for skip in report.skipped if skip.what == "cases")
     if left_out:
         return f"{report.cases} of {report.cases + left_out} cases"
-    return count_cases(report.cases)
+    return count(report.cases, "case")
 
 
 def facts(report: Report, finding: Finding) -> dict[str, str]:
@@ -233,7 +259,8 @@ def facts(report: Report, finding: Finding) -> dict[str, str]:
     rows = {
         "case": case(finding.spec),
         "data": str(finding.condition or ""),
-        "element": f"{finding.output or ''}{list(finding.index)}" if finding.index else "",
+        "element": element(finding.output or "", finding.index) if finding.index and finding.row is None else "",
+        "sum over": f"{finding.output} of row {finding.row}" if finding.row is not None else "",
         "got": repr(finding.got) if valued else "",
         "expected": f"{finding.want!r}   {', '.join(away)}".rstrip() if valued else "",
         "seen in": count(finding.cases, "case") + f", first in case {finding.after}" * (finding.after > 1),

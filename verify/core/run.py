@@ -78,7 +78,7 @@ class Called:
     damage: tuple[Damage, ...] = ()  # of what the kernel has allocated
     overlaps: tuple[tuple[str, str], ...] = ()
     effects: tuple[str, ...] = ()
-    otherwise: tuple[str, ...] = ()
+    differs_on_gpu: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     evasions: tuple[tuple[str | None, str], ...] = ()
     at_return: Mapping[str, Any] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Run:
     evasions: tuple[tuple[str | None, str], ...] = ()  # what the call did to its judge: an output, if about one; words
     at_return: Mapping[str, Any] = field(default_factory=dict)  # the bytes of each output when the call returned
     effects: tuple[str, ...] = ()  # what the call changed of the process and of what its arguments are, in words
-    otherwise: tuple[str, ...] = ()  # operations that ran in Triton's interpreter, and that a GPU computes otherwise
+    differs_on_gpu: tuple[str, ...] = ()  # operations that ran in Triton's interpreter and differ on a GPU
     operators: tuple[str, ...] = ()  # norm operators of torch that ran inside the kernel
     seconds: float = 0.0  # from the arguments in place to the outputs read, which is most of what another run takes
-    further: float = inf  # seconds that another run may take
+    rerun_seconds: float = inf  # that another run may take

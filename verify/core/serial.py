@@ -72,7 +72,7 @@ def refuse_nonsense(spec: CaseSpec) -> None:
     one_of("dy_data", spec.dy_data, COTANGENTS)
     one_of("weight_data", spec.weight_data, WEIGHTS)
     for name in spec.frozen:
-        one_of("frozen input", name, ("x", "residual", "gate", "weight", "bias", "scale", "shift"))
+        one_of("frozen input", name, ways.LEAVES)
     for name in spec.further:
         one_of("further run", name, FURTHER)
     for name in ways.WAYS:

@@ -14,7 +14,7 @@ Workers = Annotated[int, Ge(1), Le(64)]  # each has the memory of torch and of i
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a kernel is searched. The defaults and ranges of every door (command line, Python, pytest) are these."""
+    """How a kernel is searched. The defaults and ranges of every interface (command line, Python, pytest) are these."""
 
     dtypes: tuple[str, ...] = KERNEL_DTYPES  # of x
     checks: tuple[str, ...] = ()  # names; all that apply if there are none
@@ -23,12 +23,10 @@ class Settings:
     seconds: Seconds = 55.0  # for the whole search
     seed: Count = 0  # of the random cases
     device: str = "cpu"
-    shapes: Literal["fuzz", "models", "all"] = (
-        "fuzz"  # random shapes (on a GPU models' too), norm shapes of real models, or both
-    )
-    timeout: Seconds | None = (
-        None  # for one case, more if it is larger or the kernel may build; None: the device's limit
-    )
+    # Random shapes (on a GPU those of models too), norm shapes of real models, or both.
+    shapes: Literal["fuzz", "models", "all"] = "fuzz"
+    # For one case, and more if it is larger or the kernel may build; None is the device's limit.
+    timeout: Seconds | None = None
     workers: Workers | None = None  # processes that examine cases at the same time; None: as many as help
     isolate: bool = True  # whether the kernel runs in a process of its own
     untrusted: bool = False  # whether that process has neither truth nor verdict, in a sandbox
@@ -39,3 +37,4 @@ class Settings:
 
 
 DEFAULTS = Settings()
+PAIR_EXAMPLES = 100  # by default, of `same`, whose cases run two kernels

@@ -105,8 +105,8 @@ class Op:
     channel of all samples. An operator that is a `chain` has stages behind its norm, or before it
     (`verify_norm.reference.chain`). A `quantized` y is multiplied by a scale and saturated
     (`verify_norm.reference.quantized`); a stage that quantizes is the `quantizer`. A `centred` norm subtracts the mean;
-    one that `averages` takes the mean of the squares, L2Norm their sum. An `own` one is a user's
-    (`verify_norm.core.own`), of which no law of a norm is known.
+    one that `averages` takes the mean of the squares, L2Norm their sum. A `user_defined` one is a user's
+    (`verify_norm.core.user_operators`), of which no law of a norm is known.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Op:
     quantized: bool = False
     centred: bool = True
     averages: bool = True
-    own: bool = False
+    user_defined: bool = False
 
     @property
     def stages(self) -> tuple[Any, ...]:
@@ -152,7 +152,7 @@ class Op:
     @property
     def lawful(self) -> bool:
         """Whether the laws of a norm hold: not in a user's own operator, nor where a part of a row is its statistic."""
-        return not (self.own or (self.chain is not None and self.chain.base.partial))
+        return not (self.user_defined or (self.chain is not None and self.chain.base.partial))
 
     @property
     def linear(self) -> bool:
@@ -170,14 +170,14 @@ class Op:
         return any(tensor.extent == "one" for tensor in self.inputs)
 
     @property
-    def own_inputs(self) -> tuple[str, ...]:
+    def stage_inputs(self) -> tuple[str, ...]:
         """The names of the inputs of its stages."""
-        return () if self.chain is None else tuple(self.chain.own)
+        return () if self.chain is None else tuple(self.chain.stage_inputs)
 
     @property
     def trained_inputs(self) -> tuple[str, ...]:
         """Those of them whose gradients a backward returns."""
-        return tuple(name for name in self.own_inputs if name in self.chain.trained)
+        return tuple(name for name in self.stage_inputs if name in self.chain.trained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,42 +249,62 @@ class Contract:
 class CaseSpec:
     """Everything that determines a case: Hypothesis draws it, and one line of JSON holds it.
 
-    `shape` is that of x. LayerNorm and RMSNorm normalize its last `normalized_ndim` dimensions, GroupNorm each of
-    `num_groups` groups of channels. Values are (offset + noise of family `data`) · 2**log2_scale. Every tensor has its
-    own layout in memory, and the gaps of its storage hold poison. `training`, `momentum` and `running` (whether there
-    are running statistics) belong to BatchNorm. A quantized y is multiplied by `scale`, or divided by y_scale =
-    1/scale; scale_ub is 300/scale. The scale and shift of a `modulation` have a row for each sample, an index of x's
-    first dimension, or for each token. A rotation turns the "full" row of x, less one element where its length is odd,
-    its first "half" or "quarter". A partial RMSNorm takes the mean of the first `variance_size` squares of a row, or of
-    all where there are fewer. A dropout keeps each element with probability 1 − `dropout_p`. `frozen` inputs need no
-    gradient, where torch's autograd makes the backward.
-    Annotations hold the allowed ranges of the numbers.
+    Annotations hold the allowed ranges of the numbers. Values are (offset + noise of family `data`) · 2**log2_scale.
+    Every tensor has its own layout in memory, and the gaps of its storage hold poison.
 
-    A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
-    element, in one element of every other row, or in all of the middle row. With "nan+inf" an infinity is beside each
-    NaN, and every other such row has the infinity alone. The backward of a fused addition has residual_out for "x".
-    `dy_data` is "random", "zero", "one" (as of a sum), zero in some rows (masked tokens) or columns, or a family of
-    `data`. `weight_data` is that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1,
-    with a bias of 0; "wide" is of all magnitudes, as are bias, and scale and shift of a modulation; "subnormal" is so
-    in some elements, with a bias of 0. `alias`
-    names two inputs that are one tensor, as "x:residual": the first. It has no effect beside a special value, on an
-    input that is None, or on one that the kernel may overwrite.
-
-    `batch_invariance` and `determinism` also repeat the rows of x until its first dimension is `batch`; 0: they do not.
-    The truth is that of the case alone, so a batch of serving's size costs the kernel's time and little more.
-
-    `poison` is what unwritten memory holds. `further` names the checks and laws that run the kernel again. Of checks
-    that have several ways to do so, `mode` (of check `modes`), `call` and `called` (`calls`), `autograd`, `effect`
-    (`effects`) and `series` (`honesty`) name the way (`verify_norm.core.ways`): "" is all of them, "quick" those that
-    cost about a call. By default all of them run, so that a line written by hand or by an older version checks more,
-    not less. `variant` is the place at which powers of two, directions and other shapes begin. `seed` is only the key
-    of random numbers: it changes data, and rows, columns, orders and directions that a check takes at random, never
-    what is checked.
+    Parameters
+    ----------
+    shape : the shape of x.
+    dtype : the type of x.
+    weight_dtype : the type of weight and bias; None: that of x.
+    normalized_ndim : how many of the last dimensions LayerNorm and RMSNorm normalize.
+    num_groups : how many groups of channels GroupNorm normalizes.
+    eps : what is added under the root.
+    data : the family of x's noise.
+    offset : what is added to the noise.
+    log2_scale : the power of two that multiplies their sum.
+    dy_data : "random", "zero", "one" (as of a sum), zero in some rows (masked tokens) or columns, or a family of
+        `data`.
+    dy_log2_scale : the power of two that multiplies dy.
+    special : a special value in one input. With "nan+inf" an infinity is beside each NaN, and every other such row has
+        the infinity alone.
+    special_in : the input that has it. In the backward of a fused addition "x" is residual_out.
+    special_at : where it is: in the first, the middle or the last element, in one element of every other row ("rows"),
+        or in all of the middle row ("row").
+    x_layout, dy_layout, … : how this tensor lies in memory; each tensor has such a field.
+    alias : two inputs that are one tensor, as "x:residual": the first. It has no effect beside a special value, on an
+        input that is None, or on one that the kernel may overwrite.
+    weight, bias, dresidual_out : whether the kernel gets this input; it is None otherwise.
+    weight_offset : what is added to weight, as 1 in Gemma's RMSNorm.
+    weight_data : the data of weight + weight_offset: "zero" or "one" in all or some elements. "initial" is 1, with a
+        bias of 0. "wide" is of all magnitudes, as are bias, and scale and shift of a modulation. "subnormal" is so in
+        some elements, with a bias of 0.
+    training, momentum, running : of BatchNorm; `running` says whether there are running statistics.
+    scale : a quantized y is multiplied by it, or divided by y_scale = 1/scale; scale_ub is 300/scale.
+    modulation : whether the scale and shift of a modulation have a row for each sample, an index of x's first
+        dimension, or for each token.
+    rotary : the part of a row that a rotation turns: "full" (less one element of an odd length), its first "half" or
+        "quarter".
+    variance_size : a partial RMSNorm takes the mean of this many first squares of a row, or of all where there are
+        fewer. None: half of a row.
+    dropout_p : a dropout keeps each element with probability 1 − dropout_p.
+    frozen : the inputs that need no gradient, where torch's autograd makes the backward.
+    seed : the key of random numbers. It changes data, and the rows, columns, orders and directions that a check takes
+        at random, never what is checked.
+    poison : what unwritten memory holds.
+    further : the checks and laws that run the kernel again. By default all do, so that a line written by hand or by an
+        older version checks more, not less.
+    mode, call, called, autograd, effect, series : the way of a check that has several ways to run the kernel again
+        (`verify_norm.core.ways`): `mode` of the check modes, `call` and `called` of calls, `effect` of effects, and
+        `series` of honesty. "" is all ways, "quick" those that cost about a call.
+    variant : the place at which powers of two, directions and other shapes begin.
+    batch : `batch_invariance` and `determinism` also repeat the rows of x until its first dimension is this number; 0:
+        they do not. The truth is that of the case alone, so a batch as in serving costs little but the kernel's time.
     """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    weight_dtype: str | None = None  # None: that of x
+    weight_dtype: str | None = None
     normalized_ndim: Positive = 1
     num_groups: Positive | None = None
     eps: NotNegative = 1e-5
@@ -325,7 +345,7 @@ class CaseSpec:
     scale: NotNegative = 1.0
     modulation: Literal["sample", "token"] = "sample"
     rotary: Literal["full", "half", "quarter"] = "full"
-    variance_size: Positive | None = None  # None: half of a row
+    variance_size: Positive | None = None
     dropout_p: Annotated[float, Interval(ge=0, le=1 - 2**-10)] = 0.1
     frozen: tuple[str, ...] = ()
     seed: Seed = 0
@@ -375,6 +395,11 @@ class Kernel:
     run: Callable[..., Any] | None = None
     forward_run: Callable[..., Any] | None = None
     later: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = field(default=None, repr=False)
+
+    @property
+    def remote(self) -> bool:
+        """Whether the kernel runs in another process, which this one does not look into (--untrusted)."""
+        return self.later is not None
 
     def fitted(self, spec: CaseSpec) -> CaseSpec:
         """Return the nearest case that the kernel takes, as far as it says."""

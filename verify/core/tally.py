@@ -88,8 +88,8 @@ class CheckResult:
     """One check over a run: the cases in which it had something to look at, and those in which it found something.
 
     `no_data` says why there is no such case; `offered` is False if the kernel does not offer what the check needs, as
-    statistics that it does not return. A property that the kernel does not promise `held` in so many of the `observed`
-    cases.
+    statistics that it does not return. For a property that the kernel does not promise, `observed` counts the cases
+    that tell whether it holds, and `held` those in which it does.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The ways that checks take in further runs, by the words that name them in a case, in messages and in reports.
 
 Where `CaseSpec.further` has a check, the case's field names the way that the check takes: "" stands for all of them, as
-in a line written by hand, "quick" for those that are not `DEAR`.
+in a line written by hand, "quick" for those that are not `EXPENSIVE`.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,6 +38,7 @@ SPLIT = "x and residual apart"
 GROWTH, COUNTED, OPERATORS = "growth with each call", "count of batches", "operators of the compiled kernel"
 NEW_TENSORS, SAME_TENSORS = "a series in new tensors", "a series in the same tensors"
 
+# The check of each field that names a way.
 CHECKS = {
     "mode": "modes",
     "call": "calls",
@@ -45,19 +46,13 @@ CHECKS = {
     "autograd": "autograd",
     "effect": "effects",
     "series": "honesty",
-}  # by the field that names its way
+}
 WAYS = {
     "mode": (
         *(NO_GRAD, INFERENCE, AUTOCAST, DETERMINISTIC, THREADED, WIDER, LOWERED, *COPIES),
         *(EVALUATING, UNTRACKED, COMPILED),
-        *(
-            BATCHED,
-            ALL_BATCHED,
-            REPLAYED,
-            UNRECORDED,
-            UNTRAINED,
-            INSIDE,
-        ),  # and the sets of inputs that alone require a gradient
+        # A forward also has a mode for each set of inputs that alone require a gradient: see `_leaves_of`.
+        *(BATCHED, ALL_BATCHED, REPLAYED, UNRECORDED, UNTRAINED, INSIDE),
     ),
     "call": (VALUES, NEW_PARAMETERS, MANY, TWO_THREADS, BETWEEN),
     "called": (AS_USUAL, AS_IN_INFERENCE),
@@ -67,12 +62,13 @@ WAYS = {
     "effect": (GROWTH, COUNTED, OPERATORS),
     "series": (NEW_TENSORS, SAME_TENSORS),
 }
-FORMER = {"with 3 threads of torch": THREADED}  # in lines of earlier versions
-# Ways that cost as much as all others together: of a table's cases that try a way, one of so many tries this one.
-DEAR = {COMPILED: 5, REPLAYED: 12, OPERATORS: 4}
-# The same of random cases. A trace by Dynamo takes as long as some twenty of them, and the table and all pairs of
-# choices have met it before, with every type.
-SELDOM = {**DEAR, COMPILED: 60, OPERATORS: 20}
+# What earlier versions called a way, in replay lines that still run.
+OLD_NAMES = {"with 3 threads of torch": THREADED}
+# Ways that cost as much as all others together: of a table's cases that choose among ways, one in this many takes it.
+EXPENSIVE = {COMPILED: 5, REPLAYED: 12, OPERATORS: 4}
+# The same for random cases, which come after the table and all pairs of choices: these have taken each way with every
+# type, and a trace by Dynamo takes as long as some twenty random cases.
+EXPENSIVE_IN_RANDOM = {**EXPENSIVE, COMPILED: 60, OPERATORS: 20}
 AT_ONCE = {"mode": 2**8, "autograd": 2**7}  # elements of x: a case of so few takes all ways that are quick
 PARAMETERS = ("weight", "bias")  # of a module
 LEAVES = ("x", "residual", "weight", "bias", "gate", "scale", "shift")  # what a forward pass differentiates
@@ -96,7 +92,7 @@ def sets_of_leaves() -> dict[str, tuple[str, ...]]:
 
 def known(field: str) -> tuple[str, ...]:
     """Return what a field of a case may say besides "", whatever the operator."""
-    more = (*sets_of_leaves(), *FORMER) if field == "mode" else ()
+    more = (*sets_of_leaves(), *OLD_NAMES) if field == "mode" else ()
     return (*WAYS[field], *more, *[QUICK] * (field in AT_ONCE))
 
 
@@ -169,8 +165,8 @@ def taken(spec: CaseSpec, field: str, ways: tuple[str, ...]) -> tuple[str, ...]:
 
 def meant(value: str, ways: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of the ways of a field that its value names."""
-    value = FORMER.get(value, value)
-    return tuple(way for way in ways if value in ("", way) or (value == QUICK and way not in DEAR))
+    value = OLD_NAMES.get(value, value)
+    return tuple(way for way in ways if value in ("", way) or (value == QUICK and way not in EXPENSIVE))
 
 
 def named(spec: CaseSpec, offered: Offered, choose: Callable[[str, tuple[str, ...]], str]) -> CaseSpec:
@@ -180,14 +176,14 @@ def named(spec: CaseSpec, offered: Offered, choose: Callable[[str, tuple[str, ..
         able = tuple(way for way in some if fits(way, spec)) if CHECKS[field] in spec.further else ()
         if able:
             few = 0 < prod(spec.shape) <= AT_ONCE.get(field, 0)
-            chosen[field] = choose(field, (QUICK, *(way for way in able if way in DEAR)) if few else able)
+            chosen[field] = choose(field, (QUICK, *(way for way in able if way in EXPENSIVE)) if few else able)
     return replace(spec, **chosen)
 
 
-def turn(values: tuple[str, ...], number: int, shares: Mapping[str, int] = DEAR) -> str:
-    """Return the value whose turn it is: a dear one in its share of the numbers, the others equally often.
+def pick(values: tuple[str, ...], number: int, shares: Mapping[str, int] = EXPENSIVE) -> str:
+    """Return the value that a number stands for: an expensive one in its share of them, the others equally often.
 
-    >>> [turn(("a", "b", COMPILED), number) for number in range(5)]
+    >>> [pick(("a", "b", COMPILED), number) for number in range(5)]
     ['a', 'b', 'under torch.compile', 'a', 'b']
     """
     for way, share in shares.items():
@@ -196,5 +192,5 @@ def turn(values: tuple[str, ...], number: int, shares: Mapping[str, int] = DEAR)
             if place == share // 2:
                 return way
             number -= turns + (place > share // 2)
-    usual = [way for way in values if way not in DEAR]
+    usual = [way for way in values if way not in EXPENSIVE]
     return usual[number % len(usual)]

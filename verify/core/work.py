@@ -9,8 +9,8 @@ from typing_extensions import Self
 class Compiled:
     """What was compiled, in a case or in a run; seconds of processes that run at the same time add up.
 
-    Triton compiled so many `kernels`, and found so many `cached` ones on disk; torch.compile made so many `graphs`,
-    whose `seconds` include those of their kernels.
+    `kernels` counts what Triton compiled, `cached` what it found on disk, `graphs` what torch.compile made; the
+    `seconds` of graphs include those of their kernels.
     """
 
     kernels: int = 0
@@ -32,10 +32,10 @@ NOTHING = Compiled()
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How a run shared its work: so many `workers` examined cases at the same time.
+    """How a run shared its work: `workers` is the number of processes that examined cases at the same time.
 
-    For them, for crashes and to make cases small, so many processes were `started`; that took `starting` seconds, which
-    add up as those of `compiled`.
+    `started` counts the processes started for them, for crashes and to make cases small. That took `starting` seconds,
+    which add up as those of `compiled`.
     """
 
     workers: int = 1

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from verify_norm.core.case_words import count
 from verify_norm.core.coverage import Coverage, barely
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import FindingsError, count_cases
+from verify_norm.core.results import FindingsError
 from verify_norm.core.serial import spec_text
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract
@@ -222,7 +223,7 @@ def per_type(found: Equality) -> list[str]:
     for dtype in dict.fromkeys(tally.dtype for tally in found.tallies):
         here = [tally for tally in found.tallies if tally.dtype == dtype]
         differ = [since(found, tally) for tally in here if tally.differing]
-        alike = f"identical in {count_cases(max(tally.cases for tally in here))}"
+        alike = f"identical in {count(max(tally.cases for tally in here), 'case')}"
         lines.append(f"{dtype}: {'; '.join(differ) or alike}")
     return lines
 
@@ -231,7 +232,7 @@ def since(found: Equality, tally: Tally) -> str:
     """Return since which sizes an output differs, as "y differs from N = 1025 on (identical up to 1024)"."""
     here = [one for one in found.onsets if (one.output, one.dtype) == (tally.output, tally.dtype)]
     sizes = [f"{one.axis} = {one.since} on (identical up to {one.equal})" for one in here if one.equal and one.sure]
-    often = f"in {tally.differing} of {count_cases(tally.cases)}"
+    often = f"in {tally.differing} of {count(tally.cases, 'case')}"
     often += ", by signs of 0 alone" if tally.zeros == tally.differing else ""
     often += ", too rarely to say from which size on" if not all(one.sure for one in here) and not sizes else ""
     return f"{tally.output} differs " + (f"from {' and '.join(sizes)}, {often}" if sizes else often)
@@ -261,5 +262,7 @@ def failures(found: Equality) -> list[str]:
 def nothing(found: Equality) -> str:
     """Return that nothing was compared, or almost nothing, and why."""
     why = "; ".join(dict.fromkeys(f"{skip.what}: {skip.reason}" for skip in found.skipped))
-    done = f"outputs were compared in {found.coverage.compared} of {count_cases(found.cases + found.coverage.refused)}"
+    done = (
+        f"outputs were compared in {found.coverage.compared} of {count(found.cases + found.coverage.refused, 'case')}"
+    )
     return f"too little was compared: {done}. {why}"

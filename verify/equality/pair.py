@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from verify_norm.cases import make, placement
-from verify_norm.checks.relations.rerun import element as named
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.excess import element as named
 from verify_norm.core.judge import identical
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Output

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from verify_norm.core.coverage import Coverage
+from verify_norm.core.coverage import Coverage, out_of_time
 from verify_norm.core.geometry import size
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel, Op
@@ -134,7 +134,7 @@ class Walk:
         if self.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
         if time.perf_counter() > self.until(FOUND if self.differing else 1):
-            raise Over(f"the {self.settings.seconds:g} s were over")
+            raise Over(out_of_time(self.settings.seconds))
         if self.hangs >= sweep.HANGS:
             raise Over(f"the kernels had hung {self.hangs} times")
         self.met += 1

@@ -7,11 +7,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from math import inf, prod
+from math import prod
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from verify_norm.core.coverage import out_of_time
 from verify_norm.core.dtypes import dtype_name
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
@@ -118,8 +119,8 @@ def _go(walk: _Walk, where: Runner, settings: Settings, seconds: float | None, p
     while not walk.found.complete and not walk.found.problem:
         if walk.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
-        if walk.timed and walk.elapsed > (inf if seconds is None else seconds):
-            walk.found = replace(walk.found, ended=f"the {seconds:g} s were over")
+        if walk.timed and seconds is not None and walk.elapsed > seconds:
+            walk.found = replace(walk.found, ended=out_of_time(seconds))
             return
         if seconds is None and device == "cpu" and walk.elapsed > TRIED and len(walk.timed) > 1 and walk.left > LONG:
             raise UsageError(_long(walk))

@@ -96,7 +96,7 @@ def numbers(form: str, length: int, start: int, stop: int, device: str) -> torch
 
 
 def spec_of(asked: Asked, items: int, eps: float) -> CaseSpec:
-    """Return the spec of a case: with so many rows, or of one eps."""
+    """Return the spec of a case: with a number of rows, or of one eps."""
     op, space = OPS[asked.op], SPACES[asked.space]
     groups = "num_groups" in op.attrs
     if not space.length:

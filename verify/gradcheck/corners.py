@@ -22,7 +22,7 @@ from verify_norm.gradcheck.subject import Subject, gradients
 
 ROUNDINGS = 8  # times half an ulp of the outputs: more noise than this may come from corners
 SHORTER, SHRINKS = 1 / 16, 4  # on so much shorter a step, noise that is less by this factor is not rounding
-LEVEL = 8  # each step tried is so many times shorter
+LEVEL = 8  # each step tried is shorter by this factor
 TRIALS = (1.5, 1.2, 0.9, 0.6)  # lengths of the lines at each level: further than a check's line, and several
 SLIGHT = 2**-8  # of the gradient: what it changes by within the shortest step may be rounding
 STEEP = 1 / 8  # of the gradient: what changes by more within the shortest step is not resolved

@@ -38,7 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from verify_norm.checks.relations.equations import UNLUCKY, Comparison, confidence
+from verify_norm.checks.relations.equations import FALSE_ALARM, Comparison, confidence
 from verify_norm.core import packages
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.gradcheck.layout import Layout
@@ -57,11 +57,11 @@ LONGEST = 1 / 4  # of a standard deviation: three steps stay well inside the dat
 
 
 def student(values: Tensor, comparisons: int) -> Tensor:
-    """Return Student's t in place of λ, where so many values estimate the size of the errors. Raises UsageError."""
+    """Return Student's t in place of λ; `values` is how many estimate the size of the errors. Raises UsageError."""
     packages.need("gradcheck", "scipy")
     from scipy.special import stdtrit
 
-    return torch.from_numpy(-stdtrit(values.clamp(min=1).double().numpy(), UNLUCKY / (2 * max(comparisons, 1))))
+    return torch.from_numpy(-stdtrit(values.clamp(min=1).double().numpy(), FALSE_ALARM / (2 * max(comparisons, 1))))
 
 
 def settle(point: Array, reach: float, dtype: str) -> tuple[Array, Array]:

@@ -37,6 +37,7 @@ class Adapted:
     domain: Domain
 
 
+WRITES = "writes into"  # what is said of a function whose results are among its arguments
 BYTES = ("float4_e2m1fn", "float8_e8m0fnu")  # types that a kernel gets as bytes, where it writes into its outputs
 
 
@@ -63,7 +64,7 @@ def adapt(candidate: Candidate) -> Adapted:
     """
     candidate = _unwrapped(replace(candidate, target=_supported(candidate.target, candidate.name)))
     op = candidate.op
-    if op.own:
+    if op.user_defined:
         _refuse_parameters(candidate)
     if op.forward is None:
         call, within = _forward(candidate)
@@ -151,7 +152,7 @@ def _function(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Do
     if binding.plain and not (positional or untold or into or isinstance(target, torch.jit.ScriptFunction)):
         return partial(make.call, target), within
     if autograd and into:
-        raise WritesError(f"{name} writes into {', '.join(into)}, which has no gradient: use --op {op.name}")
+        raise WritesError(f"{name} {WRITES} {', '.join(into)}, which has no gradient: use --op {op.name}")
 
     def call(given: Mapping[str, Any]) -> Any:
         written = {n: _blank(n, op, contract, given) for n in into}

@@ -73,16 +73,8 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
     }.items()
 }
 ABSENT = ("bias", "residual", "scale_ub")  # of a library's norm, where the operator has none: they are None
-NUMBERS = (
-    "eps",
-    "num_groups",
-    "weight_offset",
-    "training",
-    "momentum",
-    "scale",
-    "variance_size",
-    "dropout_p",
-)  # a constant can fix them
+# What a constant can fix.
+NUMBERS = ("eps", "num_groups", "weight_offset", "training", "momentum", "scale", "variance_size", "dropout_p")
 
 
 def meant(name: str, offered: Iterable[str]) -> str | None:
@@ -275,10 +267,10 @@ def bind(
             arguments += [Argument(p.name, None, p.default, in_order)] * in_order
             kept += [(p.name, f"it keeps its default {p.default!r:.60}")] * (p.default is not None)
     if unknown:
+        them = f"argument{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
         offers = f"{candidate.op.name} offers {', '.join(offered)}"
-        like = next(name for name in ("x", FEATURES, *offered) if name in offered)
-        example = f"--bind {like}={unknown[0]}, or {unknown[0]}=<a constant>"
-        raise UsageError(f"{candidate.name} needs {', '.join(unknown)}; {offers} ({example})")
+        options = f"--bind NAME={unknown[0]} with NAME from this list, or --bind {unknown[0]}=<a constant>"
+        raise UsageError(f"{candidate.name}: unknown {them}; {offers} ({options})")
     if not rest:
         return Binding(tuple(arguments), fixed, option.returns, unset=tuple(unset), kept=tuple(kept))
     known = {*elsewhere, *(p.name for p in named)}

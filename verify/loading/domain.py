@@ -9,7 +9,7 @@ from verify_norm.cases.corners import corners
 from verify_norm.core import nearest, only
 from verify_norm.core.dtypes import KERNEL_DTYPES
 from verify_norm.core.errors import UsageError, one_line, quoted
-from verify_norm.core.geometry import apart, special_lost, thawed
+from verify_norm.core.geometry import special_lost, thawed, without_shared_memory
 from verify_norm.core.ops import OPS
 from verify_norm.core.serial import spec_text
 from verify_norm.core.spec import CaseSpec, Contract, Kernel, Op, View
@@ -90,7 +90,7 @@ class Domain:
             held["normalized_ndim"] = len(normalized)
         else:
             held["shape"] = self._channels(spec, held)
-        fitted = replace(apart(spec, self.written), **held)
+        fitted = replace(without_shared_memory(spec, self.written), **held)
         if self.tied == "untold":
             fitted = fitted if fitted.weight else replace(fitted, weight_dtype=None)
         elif self.tied:

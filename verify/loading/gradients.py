@@ -15,6 +15,8 @@ from verify_norm.core.ways import PARAMETERS
 from verify_norm.loading.returned import RefusedError, named
 
 Call = Callable[[Mapping[str, Any]], Any]  # from an operator's values, by name, to what the callable returns
+UNRECORDED = "has no gradient: autograd does not know"  # what is said of a y that torch did not record
+GIVEN = "whose gradient is given"  # and of one that is not returned
 MOMENTUM = 0.1  # for a forward that runs in a backward: a backward has no momentum, and no result depends on it
 
 
@@ -127,9 +129,9 @@ def backward(call: Call, op: Op, *, inside: bool = False) -> Call:
         for n in graph.cotangents(given):
             output = graph.outputs.get(n)
             if output is None:
-                raise RefusedError(f"it returns no {n}, whose gradient is given")
+                raise RefusedError(f"it returns no {n}, {GIVEN}")
             if not output.requires_grad:
-                problem = f"its {n} has no gradient: autograd does not know how it was made"
+                problem = f"its {n} {UNRECORDED} how it was made"
                 if not recorded(call, op, given, ()).outputs[n].requires_grad:
                     raise RefusedError(f"{problem}; --op {forward_of(op).name} checks the forward alone")
                 raise TypeError(f"{problem} if {' and '.join(frozen)} need none")

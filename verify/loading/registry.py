@@ -13,8 +13,8 @@ from verify_norm.core.contracts import checked
 from verify_norm.core.errors import LIST, UsageError, first_line, one_of, quoted
 from verify_norm.core.known import declared, overwritten, whole
 from verify_norm.core.ops import OPS
-from verify_norm.core.own import HERE, Operator
 from verify_norm.core.spec import Contract, Kernel
+from verify_norm.core.user_operators import HERE, Operator
 from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
 from verify_norm.loading.builtin import BUILTIN, PEERS, directions, infer, known, missing, unnamed

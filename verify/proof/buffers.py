@@ -37,7 +37,7 @@ class Symbols:
     last: bool = False
 
     def number(self, value: int | Affine, programs: Num | None = None) -> Num:
-        """Return a recorded number, where so many programs share the tiles."""
+        """Return a recorded number, where this number of programs share the tiles."""
         if not isinstance(value, Affine):
             return num(value)
         of = self.m if value.of == "M" else programs

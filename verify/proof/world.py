@@ -44,7 +44,7 @@ class World:
         return self.reasons.index((why, at))
 
     def share(self, lines: int) -> Field:
-        """Return the random number of each of so many lines that programs leave; raises NotProved."""
+        """Return a random number for each line that programs leave; raises NotProved."""
         if self.shares is None:
             self.shares = self.draw.integers(1, P, lines, dtype=np.uint64)
         if len(self.shares) != lines:

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from verify_norm.cases.allowance import allowances, words
 from verify_norm.core.contracts import allowed
-from verify_norm.core.diagnosis import ulps
+from verify_norm.core.diagnosis import two_digits
 from verify_norm.core.known import NAMES, STRICT, WEAKER, declared, meanings, read
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract
@@ -61,5 +61,5 @@ def _numbers(base: str, text: str, dtype: str) -> dict[str, str]:
     found = {}
     for op in (name for name in (f"{base}_fwd", f"{base}_bwd") if name in OPS):
         for output, most in allowances(op, declared(Contract(), text, OPS[op]), dtype).items():
-            found[output] = ulps(most)
+            found[output] = two_digits(most)
     return found

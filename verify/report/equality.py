@@ -3,7 +3,6 @@
 from rich.console import Console
 
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import count_cases
 from verify_norm.equality.model import Arithmetic, Difference, Equality, nothing, per_type, replay_line
 from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
@@ -92,7 +91,7 @@ def _arithmetic(how: Arithmetic, console: Console) -> None:
 def verdict(found: Equality) -> str:
     """Return one line: whether the kernels are the same, in how many cases, and in which time."""
     names = escape(f"{found.a.kernel} and {found.b.kernel}")
-    basis = f"{count_cases(found.coverage.compared)} in {found.seconds:.1f} s"
+    basis = f"{count(found.coverage.compared, 'case')} in {found.seconds:.1f} s"
     cut = f"; {escape(found.unfinished)}" if found.unfinished else ""
     if found.verdict is Exit.FINDINGS:
         word = "DIFFER" if found.differences else "UNSTABLE"

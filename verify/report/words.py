@@ -7,7 +7,7 @@ from typing import Literal
 from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
 from verify_norm.core.case_words import case as case
 from verify_norm.core.case_words import count as count
-from verify_norm.core.errors import Exit
+from verify_norm.core.errors import Exit, alternatives
 from verify_norm.core.proved import sentences
 from verify_norm.core.results import Report, cases, unchecked
 from verify_norm.core.spec import Contract
@@ -207,7 +207,7 @@ def likeness(ladder: Ladder) -> str:
     if names and set(ladder.like) == {name for rung in ladder.rungs for name in rung.textbook}:
         return "Like all of these: this data does not tell them apart."
     if names:
-        return f"Like {', '.join(names[:-1])} or {names[-1]}: this data does not tell them apart."
+        return f"Like {alternatives(names)}: this data does not tell them apart."
     return "Like none of these." if any(rung.textbook for rung in ladder.rungs) else ""
 
 

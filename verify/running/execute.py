@@ -21,7 +21,7 @@ from verify_norm.core.run import Called, Case, Output, Run
 from verify_norm.core.spec import Kernel
 from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards, packed, refusals
-from verify_norm.running.interpreter.arithmetic import otherwise
+from verify_norm.running.interpreter.arithmetic import differs_on_gpu
 from verify_norm.running.reading import content, read
 from verify_norm.running.surroundings import able_to_judge, left
 
@@ -89,11 +89,15 @@ def execute(
         # a warning is no failure, even if the caller turns warnings into errors
         warnings.simplefilter("ignore")
         _settle(device)
-        clock = time.process_time if device.type == "cpu" and not kernel.later else time.perf_counter
+        clock = time.process_time if device.type == "cpu" and not kernel.remote else time.perf_counter
         started = clock()  # of the processor's time, if there is but one process: others slow no case down
         given = guards.Arguments(case.arguments)
         called = call(kernel, case, within, watch)
-        told: dict[str, Any] = {"limits": called.limits, "effects": called.effects, "otherwise": called.otherwise}
+        told: dict[str, Any] = {
+            "limits": called.limits,
+            "effects": called.effects,
+            "differs_on_gpu": called.differs_on_gpu,
+        }
         told |= {"evasions": called.evasions, "at_return": called.at_return}
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, **told)
@@ -112,7 +116,7 @@ def results(kernel: Kernel, case: Case, within: AbstractContextManager[Any] | No
     The kernel's allocations are poisoned and guarded, but nobody looks at the guards, at its arguments, or at what it
     changes of the process, but for what this tool's next calls depend on.
     """
-    if kernel.later is not None:
+    if kernel.remote:
         return execute(kernel, case, within)
     device = torch.device(case.device)
     with warnings.catch_warnings(), _current(device):
@@ -136,7 +140,7 @@ def call(
     kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None, watch: Sequence[Watch] | None = None
 ) -> Called:
     """Call the kernel in this process, or through a proxy in its own, and return what the call gave."""
-    if kernel.later is not None:
+    if kernel.remote:
         assert kernel.run is not None
         token = POISON.set(None if within else case.poison)
         try:
@@ -146,12 +150,12 @@ def call(
             return Called(problem=str(refusal), refused=True)
         finally:
             POISON.reset(token)
-    otherwise.clear()
+    differs_on_gpu.clear()
     effects, replaced = list[str](), list[str]()
     watching = _watching(kernel, case, effects, replaced, watch or ())
     called = _call(kernel, case, within, watching, told=watch is not None)
     evasions = (*called.evasions, *((None, f"{REPLACES} {name}") for name in replaced))
-    return replace(called, otherwise=tuple(sorted(otherwise)), effects=tuple(effects), evasions=evasions)
+    return replace(called, differs_on_gpu=tuple(sorted(differs_on_gpu)), effects=tuple(effects), evasions=evasions)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def large(spec: CaseSpec) -> bool:
 
 @contextmanager
 def turn(device: str, places: int) -> Iterator[None]:
-    """Wait for so many of the `PLACES` of a GPU, which all processes of this user share; without a wait on a CPU.
+    """Wait for a number of the `PLACES` of a GPU, which all processes of this user share; without a wait on a CPU.
 
     A process that ends gives its places back. Where the files that stand for them cannot be written, nobody waits; nor
     longer than `PATIENCE` seconds, as for a process that has been stopped.

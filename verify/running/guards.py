@@ -91,7 +91,7 @@ class PoisonEmpty(TorchDispatchMode):
     def _guarded(self, fresh: torch.Tensor, func: Any) -> torch.Tensor:
         """Return `fresh` between guards; itself, poisoned if possible, if it is too large or of an unusual kind."""
         size, empty = fresh.element_size(), func in self._EMPTY
-        extent = geometry.extent(fresh.shape, fresh.stride())
+        extent = geometry.memory_span(fresh.shape, fresh.stride())
         poison = _poison(fresh.dtype, self._poison)
         try:
             if extent * size > LIMIT or self._held + extent * size > HELD:
@@ -284,7 +284,7 @@ def _reach(tensor: torch.Tensor) -> range:
     if tensor.layout is not torch.strided or not tensor.numel():
         return range(0)
     first = tensor.data_ptr()
-    return range(first, first + geometry.extent(tensor.shape, tensor.stride()) * tensor.element_size())
+    return range(first, first + geometry.memory_span(tensor.shape, tensor.stride()) * tensor.element_size())
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:

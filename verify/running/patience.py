@@ -15,13 +15,13 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.running.stacks import NOWHERE, Stack
 
 TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU most new shapes compile
-USUAL = {"cpu": 2**17, "cuda": 2**22}  # elements of x: a larger case has so many times as much time
+USUAL = {"cpu": 2**17, "cuda": 2**22}  # elements of x: a case with more of them has proportionally more time
 BUILD = {"cpu": 120.0, "cuda": 300.0}  # seconds more for a call that may build, before one has shown how long it takes
 LIKE = 3.0  # a build may take this many times as long as the slowest one so far
 AFTER = 10.0  # once the kernel has hung, a call may take this many times as long as the slowest one so far
 QUICK = 0.2  # seconds: for this purpose no call is faster
 PART = 0.2  # … and at least this share of its time limit
-MORE = 3.0  # a message proposes a time limit so many times as long
+MORE = 3.0  # a message proposes a time limit longer by this factor
 
 
 def kind(device: str) -> str:
@@ -34,7 +34,7 @@ def kind(device: str) -> str:
 
 
 def of_case(timeout: float | None, device: str, elements: int) -> float:
-    """Return the seconds that a case with so many elements may take, given the time limit that the user set, if any."""
+    """Return the seconds that a case with `elements` elements may take; `timeout` is the limit of the user, if any."""
     usual = timeout or TIMEOUT[kind(device)]
     return usual * max(1.0, elements / USUAL[kind(device)])
 

@@ -5,7 +5,7 @@ The words alone excuse nothing: `verify_norm.search.limits` compares the cases t
 
 import re
 
-from verify_norm.core.errors import met, one_line
+from verify_norm.core.errors import dynamo_cause, one_line
 
 INTERPRETED = "Triton's interpreter has no such function"  # our own words, which no kernel is to blame for
 NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
@@ -58,7 +58,7 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
         return ()
     if unworded := tuple(kind for kind, words in UNWORDED.items() if words in said):
         return unworded
-    inner = met(error)
+    inner = dynamo_cause(error)
     deliberate = inner[0] in {kind.__name__ for kind in DELIBERATE} if inner else isinstance(error, DELIBERATE)
     refuses = deliberate and (ASSERTED if BARE in said else REFUSES).search(said)
     kinds = [kind for kind, words in KINDS.items() if re.search(words, said, re.IGNORECASE)]

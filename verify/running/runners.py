@@ -1,4 +1,4 @@
-"""Chooses where a kernel runs: in this process, in a child, or by proxy of a process that nobody trusts."""
+"""Chooses where a kernel runs: in this process, in a child, or by proxy of an untrusted process."""
 
 from typing import TYPE_CHECKING, TypeAlias
 

@@ -11,6 +11,20 @@ from verify_norm.loading.returned import overridden
 from verify_norm.running import state
 
 
+def written_to(name: str) -> str:
+    """Return the beginning of what `Surroundings.changes` says of a tensor whose elements are changed."""
+    return f"{name} is written to"
+
+
+def changed(words: str) -> str:
+    """Return what a line of `Surroundings.changes` is about: a tensor, or a fact of one, by its first word.
+
+    >>> changed("x.requires_grad changes from False to True"), changed(f"{written_to('x')}: …")
+    ('x.requires_grad', 'x')
+    """
+    return words.partition(" ")[0]
+
+
 class Surroundings:
     """The state of the process and of a call's arguments before it, of which some are `writable`."""
 
@@ -43,13 +57,13 @@ class Surroundings:
                 delattr(tensor, hidden)
                 yield f"{name} gets {hidden} of its own, in place of torch.Tensor's"
             now = _facts(tensor)
-            changed = [fact for fact, before in self._facts[name].items() if before != now[fact]]
-            if changed == ["_version"]:
+            differing = [fact for fact, before in self._facts[name].items() if before != now[fact]]
+            if differing == ["_version"]:
                 if name not in self._writable:
                     versions = f"changes from {self._facts[name]['_version']} to {now['_version']}"
-                    yield f"{name} is written to: torch's count of its versions {versions}"
+                    yield f"{written_to(name)}: torch's count of its versions {versions}"
                 continue
-            for fact in changed:
+            for fact in differing:
                 if fact != "_version":  # what changes all else counts as a version too
                     yield f"{name}.{fact} changes from {self._facts[name][fact]} to {now[fact]}"
 
@@ -89,7 +103,7 @@ def holding(name: str, value: Any) -> Iterator[None]:
         restore(before)
 
 
-# Let a thread that waits for Python's lock have it after so many seconds.
+# Let a thread that waits for Python's lock have it after this number of seconds.
 switching = partial(holding, "sys.getswitchinterval()")
 
 

@@ -1,1 +1,1 @@
-"""Scores a kernel that nobody trusts, for loops of agents: whether it is correct, and how fast."""
+"""Scores an untrusted kernel, for loops of agents: whether it is correct, and how fast."""

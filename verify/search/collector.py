@@ -8,12 +8,13 @@ from typing import Any
 from verify_norm.cases.covering import Pairs
 from verify_norm.checks import CHECKS, condition
 from verify_norm.checks.check import Check
+from verify_norm.core.case_words import count
 from verify_norm.core.coverage import Coverage, Seen
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Report, count_cases
+from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
@@ -21,7 +22,7 @@ from verify_norm.core.work import NOTHING, Compiled, Work
 from verify_norm.running.environment import environment
 from verify_norm.running.runners import Runner
 from verify_norm.running.untrusted.runner import UNSEEN
-from verify_norm.search.detectable import Told
+from verify_norm.search.detectable import DetectedErrors
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
 from verify_norm.search.limits import Raised, hints, separating, stated, wording
@@ -41,9 +42,9 @@ class Collector:
     `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
     wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned,
     `calling` those in which a norm operator of torch ran inside the kernel.
-    `saw` is what the compared cases had in them. `told` has what cases say that a check, named first, would have
+    `saw` is what the compared cases had in them. `detected` has what cases say that a check, named first, would have
     detected in an output of a type; `drawn`: the cases now are random ones. `pairs` are the pairs of choices that met
-    in cases with results, of so many `possible` ones. `pace` tells which sizes the kernel's time allows.
+    in cases with results; `possible` counts all of them. `pace` tells which sizes the kernel's time allows.
     """
 
     kernel: Kernel
@@ -61,7 +62,9 @@ class Collector:
     saw: Seen = field(default_factory=Seen)
     layouts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
-    told: defaultdict[tuple[str, str, str], Told] = field(default_factory=lambda: defaultdict(Told))
+    detected: defaultdict[tuple[str, str, str], DetectedErrors] = field(
+        default_factory=lambda: defaultdict(DetectedErrors)
+    )
     drawn: bool = False
     pairs: Pairs | None = None
     possible: int = 0
@@ -155,7 +158,9 @@ class Collector:
         for name in examined.left_out:
             self.skipped[f"check {name}", NO_ROOM] += 1
         if examined.slow:
-            self.skipped["further runs of a large case", f"one would take {self.pace.over(self.pace.further)}"] += 1
+            self.skipped[
+                "further runs of a large case", f"one would take {self.pace.over(self.pace.rerun_seconds)}"
+            ] += 1
         for name in examined.missing:
             self.without[name].append(examined.spec)
         for name in examined.operators:
@@ -164,8 +169,8 @@ class Collector:
             self.skipped[f"{name} beyond 2³¹ elements", "there is not enough memory"] += 1
         dtypes = {tally.output: tally.dtype for tally in examined.tallies}
         for name, error in examined.detectable:
-            told = self.told[name, error.output, dtypes[error.output]]
-            told.errors.append((error, examined.spec, not self.drawn))
+            detected = self.detected[name, error.output, dtypes[error.output]]
+            detected.errors.append((error, examined.spec, not self.drawn))
         for finding in examined.findings:
             key = (finding.check, finding.output)
             self.failing[key].append(finding.spec)
@@ -218,7 +223,7 @@ class Collector:
             checks=tuple(self._result(check) for check in self.checks),
             skipped=(*(Skip(what, reason, count) for (what, reason), count in self.skipped.items()), *self._stated()),
             layouts=dict(sorted(self.layouts.items())),
-            detectable=tuple(sorted((told.detectable(*key) for key, told in self.told.items()), key=self._position)),
+            detectable=tuple(sorted((one.detectable(*key) for key, one in self.detected.items()), key=self._position)),
             interrupted=self.interrupted,
             diagnoses=diagnoses,
             outside=outside,
@@ -261,7 +266,9 @@ class Collector:
         """Yield the norm operators of torch that ran inside a kernel which must be its own."""
         for name, specs in self.calling.items() if self.settings.require_own else ():
             self.failed["honesty"] += len(specs)
-            message = f"it falls back to {name} in {len(specs)} of {count_cases(self.cases)}; --require-own forbids it"
+            message = (
+                f"it falls back to {name} in {len(specs)} of {count(self.cases, 'case')}; --require-own forbids it"
+            )
             yield Finding(self.kernel.name, "honesty", None, "fail", message, specs[0], cases=len(specs))
 
     def _stated(self) -> Iterator[Skip]:
@@ -282,9 +289,9 @@ class Collector:
         if check.name == "crash" and not self.runner.isolated:
             return f"the kernel does not run in a process of its own; isolation {self.runner.note}", False
         if not self.compared:
-            return f"the kernel returned no output that can be compared in {count_cases(self.cases)}", True
+            return f"the kernel returned no output that can be compared in {count(self.cases, 'case')}", True
         lacking = check.lacks(self.kernel, self.outputs)
-        return lacking or f"nothing to look at in {count_cases(self.cases)}", not lacking and not self.kernel.only
+        return lacking or f"nothing to look at in {count(self.cases, 'case')}", not lacking and not self.kernel.only
 
     def _position(self, one: Tally | Detectable) -> tuple[int, int, int]:
         names = [tensor.name for tensor in OPS[self.kernel.op].outputs]

@@ -1,4 +1,4 @@
-"""Defaults of all doors from [tool.verify-norm] of the user's pyproject.toml, in the working folder or one above it.
+"""Defaults of all interfaces from [tool.verify-norm] of the user's pyproject.toml, in this folder or one above it.
 
     [tool.verify-norm]
     dtypes = ["fp16", "bf16"]

@@ -17,7 +17,7 @@ RANK = 3
 
 
 @dataclass(slots=True)
-class Told:
+class DetectedErrors:
     """What the cases so far say of one check and one output in one type."""
 
     errors: list[tuple[SmallestError, CaseSpec, bool]] = field(default_factory=list)  # the last: it is a corner case

@@ -20,7 +20,7 @@ from verify_norm.cases.strategies import explore, specs
 from verify_norm.core import contracts, judge
 from verify_norm.core.diagnosis import Allowance, Diagnosis
 from verify_norm.core.finding import Finding
-from verify_norm.core.geometry import apart, row_length
+from verify_norm.core.geometry import row_length, without_shared_memory
 from verify_norm.core.known import NAMES, WEAKER, Known, joined, overwritten, write
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
@@ -33,14 +33,13 @@ Judge = Callable[[CaseSpec, tuple[str, ...], Contract], Examined]
 FREE = frozenset(("inplace", "output", "weight_grad", "saturate", "scale_floor", "e8m0", "packing", "deterministic"))
 INSTEAD = frozenset(("output", "weight_grad", "stats", "saturate", "scale_floor", "e8m0", "packing"))
 COARSE = frozenset(("bf16x3", "tf32", "bf16"))  # products that miss more of their operands than float32 does of sums
-NARROW = frozenset(
-    ("stats", "xhat", "partials", "products", "z")
-)  # fields that name a type in which something is rounded
+# Fields that name a type in which something is rounded.
+NARROW = frozenset(("stats", "xhat", "partials", "products", "z"))
 BOUNDED = frozenset(("accuracy", "statistics"))  # checks that judge elements by their bounds
 OTHERS = 10  # failing cases besides the smallest, spread over all of them
 FRESH = 12  # random cases, drawn with a seed that the run has not used
 ELEMENTS, ROWS = 2**12, 100  # of these cases, but for the worst: an interpreter takes milliseconds a row
-LATE = "the time was over"
+LATE = "time ran out"
 FLEETING = "the smallest case does not show it in every run"
 
 
@@ -74,7 +73,7 @@ class Trial:
 
     def under(self, contract: Contract, spec: CaseSpec, checks: tuple[str, ...]) -> Examined:
         """Return the case judged under the contract; raise _LateError after the deadline."""
-        key = apart(spec, (argument for _, argument in overwritten(contract))), checks, contract
+        key = without_shared_memory(spec, (argument for _, argument in overwritten(contract))), checks, contract
         if key not in self.judged:
             if time.perf_counter() > self.deadline:
                 raise _LateError

@@ -1,20 +1,19 @@
 """Tells whether a callable whose name says no direction has a backward at all."""
 
-import re
-
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.loading import adapt, gradients
 from verify_norm.running.runners import runner
 from verify_norm.search.examine import PRELOAD, examine_in
 
 SHAPES = {"rows": ((4, 8), (3, 16)), "groups": ((2, 4, 8), (3, 4, 6)), "channels": ((2, 4, 8), (3, 4, 6))}  # small
 TIMEOUT = 20.0  # seconds for a case, which may compile
 FORWARD_ONLY = {  # what is said of a call without a gradient: what that means
-    "has no gradient: autograd does not know": "autograd does not know how its y is made",
-    "returns no y, whose gradient": "it returns no y",
-    "leaf Variable that requires grad": "it overwrites an input that needs a gradient",
-    "writes into": "it writes into its arguments",
+    gradients.UNRECORDED: "autograd does not know how its y is made",
+    f"returns no y, {gradients.GIVEN}": "it returns no y",
+    "leaf Variable that requires grad": "it overwrites an input that needs a gradient",  # torch's words
+    adapt.WRITES: "it writes into its arguments",
 }
 
 
@@ -31,7 +30,7 @@ def forward_only(kernel: Kernel, settings: Settings) -> str:
             examined = examine_in(where, case, ("signature",), settings.timeout or TIMEOUT)
             said = [examined.unsupported, examined.problem, *(finding.message for finding in examined.findings)]
             text = " ".join(filter(None, said))
-            why = next((words for sign, words in FORWARD_ONLY.items() if re.search(sign, text)), "")
+            why = next((words for sign, words in FORWARD_ONLY.items() if sign in text), "")
             if not why:
                 return ""
     finally:

@@ -23,7 +23,7 @@ from verify_norm.search.pace import Pace
 # Elements of x and rows. A kernel in Triton's interpreter runs usual cases in the time of a run; torch also large ones.
 USUAL = {"cpu": (2**14, 300), "cuda": (2**19, 2**16 + 1)}
 LARGE = {"cpu": (2**18, 2**16 + 1), "cuda": (2**23, 2**20)}
-LARGE_SHARE = 8  # one large case for so many usual ones
+LARGE_SHARE = 8  # one large case for this number of usual ones
 # Cases of one exploration at most. In one that is longer, cases climb higher, and one process runs them all; large ones
 # climb nothing.
 EXPLORED, EXPLORED_LARGE = 100, 8
@@ -52,7 +52,7 @@ class Drawing:
     until: float = inf  # when it is too late for the cases of the table
 
     def parts(self, usual_ones: int) -> Iterator[Part]:
-        """Yield the large cases of a table, so many random cases of usual size, and random large ones."""
+        """Yield the large cases of a table, `usual_ones` random cases of usual size, and random large ones."""
         device = kind(self.settings.device)
         count = self.settings.examples // LARGE_SHARE
         table = (
@@ -70,7 +70,7 @@ class Drawing:
     def explorations(
         self, strategy: SearchStrategy[CaseSpec], one: Callable[[Lane, CaseSpec], Any], examples: int, most: int
     ) -> Iterator[Part]:
-        """Yield explorations of at most so many cases, which do not follow each other's errors: each has its seed."""
+        """Yield explorations of at most `most` cases, which do not follow each other's errors: each has its seed."""
         for number in range(count := -(-max(examples, 0) // most)):
             share, seed = len(range(number, examples, count)), self.settings.seed + number * SEEDS
 

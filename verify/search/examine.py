@@ -82,20 +82,20 @@ def examine_in(
     contract: Contract | None = None,
     *,
     left: float = inf,
-    further: float = inf,
+    rerun_seconds: float = inf,
 ) -> Examined:
     """Return `examine` of the runner's kernel; in a child process, a crash or a hang becomes a finding "crash".
 
     A check may run the kernel again, near the case. If it crashes there, the other checks run without that check. If a
     call of this tool fails in CUDA, a new process examines the case again, up to three times.
     The case may take `timeout` seconds, and more where the kernel may build; `left` are the seconds of the run, and
-    `further` those that one further run of a large case may take.
+    `rerun_seconds` those that one further run of a large case may take.
     """
     lost, long = list[Finding](), list[str]()
     pauses = iter(PAUSES)
     while True:
         try:
-            given = spec, checks, runner.device, runner.announce, contract, further
+            given = spec, checks, runner.device, runner.announce, contract, rerun_seconds
             examined = runner.call(examine, Time(timeout, types(spec), _compared, left), *given)
         except LostError as error:
             during = runner.stage()
@@ -137,7 +137,7 @@ def examine(
     device: str,
     announce: Callable[[str], None] = lambda _: None,
     contract: Contract | None = None,
-    further: float = inf,
+    rerun_seconds: float = inf,
 ) -> Examined:
     """Run `kernel` on the case of `spec`, and these checks on its outputs, under its own contract or another.
 
@@ -150,7 +150,7 @@ def examine(
     with placement.WhereItFits():  # our tensors: an error of the kernel's own is a problem of its run
         judge = remembered() if "honesty" in checks else None
         try:
-            examined = _examine(kernel, spec, checks, device, announce, further, judge)
+            examined = _examine(kernel, spec, checks, device, announce, rerun_seconds, judge)
         except Exception as error:
             names = judge.replaced() if judge else ()
             if names:
@@ -180,7 +180,7 @@ def _examine(
     checks: tuple[str, ...],
     device: str,
     announce: Callable[[str], None],
-    further: float,
+    rerun_seconds: float,
     judge: Functions | None,
 ) -> Examined:
     """Return `examine`, given the functions that a verdict rests on, if `honesty` looks at them."""
@@ -194,7 +194,7 @@ def _examine(
     ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=_watch(judge, spec) if judge else None)
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
-    ran = replace(ran, further=further)
+    ran = replace(ran, rerun_seconds=rerun_seconds)
     given = [tensor.name for tensor in op.inputs if tensor.role != "saved"]
     yielded: list[tuple[str, object]] = []
     looked, left_out = [], []

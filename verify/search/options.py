@@ -1,4 +1,4 @@
-"""What a user can set about a search: one list of options for every door, validated here, in plain words.
+"""What a user can set about a search: one list of options for every interface, validated here, in plain words.
 
 Importing this module loads neither torch nor Triton.
 """

@@ -20,7 +20,7 @@ FURTHER = 1 / 400  # of a larger case: the most that a further run may take; mos
 
 @dataclass(slots=True)
 class Pace:
-    """The sizes and seconds of the cases of a run on one device, which has so many seconds.
+    """The sizes and seconds of the cases of a run on one device, which has `seconds` in all.
 
     `seen` holds what each case took, and how much of it inside the kernel.
     """
@@ -60,7 +60,7 @@ class Pace:
         return self.seconds * WIDE
 
     @property
-    def further(self) -> float:
+    def rerun_seconds(self) -> float:
         """The seconds that a further run of a large case may take."""
         return self.most * FURTHER
 

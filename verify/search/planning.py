@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import prod
 
-from verify_norm.cases import corners, covering, models, turns
+from verify_norm.cases import corners, covering, further_runs, models
 from verify_norm.checks import CHECKS
 from verify_norm.core.geometry import repeated
 from verify_norm.core.ops import OPS
@@ -37,9 +37,9 @@ def corner_table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSp
     corner, shaped, left_out = table_of(op, state.settings, dtypes, frozen=kernel.autograd)
     for name in left_out:
         state.skipped[f"model {name}", TOO_LARGE] += 1
-    if settings_seed := state.settings.seed * state.settings.untrusted:  # data that no file can hold
-        corner = [replace(spec, seed=(spec.seed ^ settings_seed) % 2**64) for spec in corner]
-    if turns.BATCHED.isdisjoint(check.name for check in state.checks):
+    if state.settings.untrusted:  # data that no file can hold
+        corner = [replace(spec, seed=(spec.seed ^ state.settings.seed) % 2**64) for spec in corner]
+    if further_runs.BATCHED.isdisjoint(check.name for check in state.checks):
         corner = [replace(spec, batch=0) for spec in corner]
     table, large = state.pace.parted([kernel.fitted(spec) for spec in corner], op)
     return (table, large + shaped) if state.settings.shapes == "fuzz" else (table + shaped, large)

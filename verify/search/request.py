@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 from verify_norm.core.errors import UnknownOpError, UsageError, quoted, texts
-from verify_norm.core.own import Operator
 from verify_norm.core.settings import Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.user_operators import Operator
 from verify_norm.loading import nested
 from verify_norm.search.options import least, options
 
@@ -89,7 +89,7 @@ def request(
         from verify_norm.running.untrusted.loading import load_untrusted
 
         if not isolate:
-            raise UsageError("untrusted: the kernel cannot run in this process, as in_process asks for")
+            raise UsageError("untrusted: the kernel must run in another process; remove isolate=False (--in-process)")
         kernels = load_untrusted(kernel, op, bind, asked.contract, asked.only, place)
     else:
         kernels = load_directions(kernel, op, bind, asked.contract, asked.only)

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from verify_norm.cases import corners, make
 from verify_norm.core import geometry
-from verify_norm.core.coverage import Coverage
+from verify_norm.core.coverage import Coverage, out_of_time
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
@@ -100,7 +100,7 @@ def sanitize(kernel: Kernel, settings: Settings, tool: str, path: str) -> Report
             refused=refused,
             compared=cases - output.count(RAISED),
             outputs={},
-            ended=f"the {settings.seconds:g} s were over" if late else "the process ended early",
+            ended=out_of_time(settings.seconds) if late else "the process ended early",
         ),
     )
 
@@ -144,7 +144,7 @@ def _bare(value: Any) -> Any:
     """Return a copy with the same strides, in memory that ends where the tensor ends."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return value
-    extent = geometry.extent(value.shape, value.stride())
+    extent = geometry.memory_span(value.shape, value.stride())
     if extent > _FAR:
         return value
     bare = torch.zeros(extent, dtype=value.dtype, device=value.device).as_strided(value.shape, value.stride())

@@ -26,7 +26,10 @@ from verify_norm.search.sweep import Progress, Sweep, examine_for
 
 REDUCING = 0.2  # the share of the time that is kept for making failures small, once there is one
 EXPLAINING = 0.2  # the share that is kept for trying weaker contracts on what failed
-ALONE = "alone, in a new process, the case does not show it: a race, or what the kernel keeps from earlier calls"
+ALONE = (
+    "it does not recur when the case runs alone in a new process: look for a race, or for state that the kernel keeps "
+    "between calls"
+)
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ from functools import partial
 from math import inf, prod
 from threading import Lock
 
-from verify_norm.cases import covering, turns
+from verify_norm.cases import covering, further_runs
 from verify_norm.core import geometry
+from verify_norm.core.coverage import out_of_time
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
@@ -112,13 +113,14 @@ class Sweep:
         state, settings = self.state, self.state.settings
         if state.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
-        if time.perf_counter() > self.deadline - settings.seconds * self.kept * self.found:
-            raise Over(f"the {settings.seconds:g} s were over")
+        kept = settings.seconds * self.kept if self.found else 0.0
+        if time.perf_counter() > self.deadline - kept:
+            raise Over(out_of_time(settings.seconds))
         started = time.perf_counter()
         examined = self.examined(lane, spec)
         self.found |= bool(examined.findings) and not examined.limits
         if examined.tallies:
-            batched = not turns.BATCHED.isdisjoint(examined.looked)
+            batched = not further_runs.BATCHED.isdisjoint(examined.looked)
             seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
             state.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds, examined.seconds)
         lane.enter(partial(self.enter, examined))
@@ -133,7 +135,7 @@ class Sweep:
         if examined is None:
             checks = tuple(check.name for check in state.checks)
             call = partial(examine_for, state, lane.runner, spec, checks, slower=self.crew.slower)
-            examined = self.crew.examine(partial(call, further=state.pace.further), spec, lane.runner.fresh)
+            examined = self.crew.examine(partial(call, rerun_seconds=state.pace.rerun_seconds), spec, lane.runner.fresh)
             with self.writing:
                 state.journal.enter(examined)
         return examined
@@ -172,8 +174,8 @@ def examine_for(
     slower: float = 1.0,
     left: float = inf,
     contract: Contract | None = None,
-    further: float = inf,
+    rerun_seconds: float = inf,
 ) -> Examined:
     """Return what a process of a search finds in a case, which may take as long as the search's settings allow."""
     timeout = slower * patience.of_case(state.settings.timeout, state.settings.device, prod(repeated(spec).shape))
-    return examine_in(runner, spec, checks, timeout, contract, left=left, further=further)
+    return examine_in(runner, spec, checks, timeout, contract, left=left, rerun_seconds=rerun_seconds)

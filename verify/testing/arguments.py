@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from verify_norm.core import geometry
-from verify_norm.core.chains import is_chain, parsed
+from verify_norm.core.chains import is_chain, operators_of
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES, Array
 from verify_norm.core.errors import LIST, UsageError, alternatives, one_of, quoted
 from verify_norm.core.ops import OPS, base, resolved
-from verify_norm.core.own import Operator, is_own
 from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import CaseSpec, Op, Tensor
+from verify_norm.core.user_operators import Operator, is_own
 
 STATISTICS = ("mean", "rstd")  # that a backward may be given
 
@@ -55,7 +55,7 @@ def operator(name: object, direction: str, activation: str | None = None) -> Op:
     told = name.removeprefix(base(name)).lstrip("_") or direction
     found = base(name) if activation is None else f"{base(name)}_{activation}"
     one_of("operator", found, bases, see=LIST)
-    ways = [op.name for op in parsed(f"{found}_fwd")] if is_chain(found) else OPS
+    ways = [op.name for op in operators_of(f"{found}_fwd")] if is_chain(found) else OPS
     if f"{found}_{direction}" not in ways:
         raise UsageError(f"{found} has no gradients: its only operator is {found}_fwd")
     if told != direction:
@@ -143,7 +143,7 @@ def _spec(op: Op, given: Mapping[str, Values], attributes: Mapping[str, Any]) ->
         raise UsageError(f"{whose}: expected {known}, got {x.dtype}{also}")
     shape = x.values.shape
     affine = [name for name in ("weight", "bias", "running_mean", "running_var") if name in given]
-    affine = [t.name for t in op.inputs if t.extent == "affine"] if op.own else affine
+    affine = [t.name for t in op.inputs if t.extent == "affine"] if op.user_defined else affine
     kind = next((given[t.name].dtype for t in op.inputs if t.dtype == "weight" and t.name in given), x.dtype)
     if kind not in KERNEL_DTYPES:
         raise UsageError(f"{affine[0]}: expected {alternatives(KERNEL_DTYPES)}, got {kind}")
@@ -156,7 +156,7 @@ def _spec(op: Op, given: Mapping[str, Values], attributes: Mapping[str, Any]) ->
             raise UsageError(reason)
     if not isinstance(own.get("training", True), bool):
         raise UsageError(f"training: expected True or False, got {own['training']!r:.60}")
-    flags: dict[str, Any] = {name: name in given or op.own for name in ("weight", "bias", "dresidual_out")}
+    flags: dict[str, Any] = {name: name in given or op.user_defined for name in ("weight", "bias", "dresidual_out")}
     modulation = given.get("scale")
     if modulation is not None and modulation.values.shape == shape and any(t.extent == "sample" for t in op.inputs):
         flags["modulation"] = "token"

@@ -119,7 +119,8 @@ def _passes_on(call: Call, name: str) -> bool | None:
     values = [values for values in call.exact.values() if values is not None]
     infinite = any(bool(np.isinf(one).any()) for one in values)
     skipped = name == "amax" or (name.startswith("running_") and call.spec.momentum in (0, 1))
-    skipped |= geometry.settled(name, call.spec, call.op) or call.op.quantizer is not None  # y or its scale tells it
+    skipped |= geometry.constant_output(name, call.spec, call.op)
+    skipped |= call.op.quantizer is not None  # y or its scale tells it
     if skipped or call.spec.eps == 0 or (infinite and (call.op.stages or call.op.before)):
         return None
     return infinite if infinite or any(bool(np.isnan(one).any()) for one in values) else None

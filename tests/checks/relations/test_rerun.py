@@ -107,7 +107,7 @@ def test_infinities_and_nan_are_compared_as_what_they_are():
     ],
 )
 def test_a_large_case_runs_again_if_its_run_was_fast(spec, further, left_out):
-    run = replace(run_of(layernorm(), spec), seconds=1.0, further=further)
+    run = replace(run_of(layernorm(), spec), seconds=1.0, rerun_seconds=further)
     assert slow(run) == left_out
     assert cheap(run) is not bool(left_out)
 
@@ -115,9 +115,9 @@ def test_a_large_case_runs_again_if_its_run_was_fast(spec, further, left_out):
 def test_a_large_case_on_a_gpu_runs_several_times_whatever_it_takes():
     """`determinism` looks for races in it; what else would run again takes too long."""
     spec = CaseSpec((2**10, 2**10), further=("determinism", "calls"))
-    assert slow(made(spec, device="cuda", seconds=1.0, further=1.0)) == ("calls",)
-    assert slow(made(spec, device="cpu", seconds=1.0, further=1.0)) == ("determinism", "calls")
-    assert slow(made(spec, device="cuda", seconds=1.0, further=1.0, problem="it fails")) == ()
+    assert slow(made(spec, device="cuda", seconds=1.0, rerun_seconds=1.0)) == ("calls",)
+    assert slow(made(spec, device="cpu", seconds=1.0, rerun_seconds=1.0)) == ("determinism", "calls")
+    assert slow(made(spec, device="cuda", seconds=1.0, rerun_seconds=1.0, problem="it fails")) == ()
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_sums_of_which_only_the_truth_is_known_may_differ_by_two_bounds(name):
 
 @pytest.mark.parametrize("extent", ["affine", "one"])
 def test_a_sum_of_a_users_own_operator_may_differ_by_two_bounds(extent):
-    own = replace(OPS["layernorm_bwd"], own=True)
+    own = replace(OPS["layernorm_bwd"], user_defined=True)
     own = replace(own, outputs=(own.outputs[0], replace(own.outputs[1], extent=extent), own.outputs[2]))
     run = made(CaseSpec((2, 3)), "layernorm_bwd", expected={"dweight": Expected(np.ones(3), HALF[0], "float32")})
     run = replace(run, case=replace(run.case, op=own))

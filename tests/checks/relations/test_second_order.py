@@ -121,7 +121,7 @@ def test_the_values_at_which_no_gradient_is_small(op, spec):
     assert -1.5 <= x.min() < -1.4 < 1.9 < x.max() <= 2.0
     assert np.array_equal(np.sign(exact["dy"]), np.where(x < 0.25, -1.0, 1.0))
     ranges = {"dy": (0.5, 1.0), "weight": (0.5, 1.0), "bias": (0.5, 1.0), "running_var": (0.5, 1.0)}
-    ranges |= {"running_mean": (-0.5, 0.0)} | dict.fromkeys(OPS[op].own_inputs, (0.5, 1.0))
+    ranges |= {"running_mean": (-0.5, 0.0)} | dict.fromkeys(OPS[op].stage_inputs, (0.5, 1.0))
     shapes = {tensor.name: geometry.shape_of(tensor, spec, OPS[op]) for tensor in OPS[op].inputs}
     for name, (least, largest) in ranges.items():
         if name in shapes:

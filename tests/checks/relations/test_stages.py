@@ -18,7 +18,7 @@ from verify_norm.checks.relations.stages import (
     has_mean,
     norm,
     normalized,
-    own_inputs,
+    stage_inputs,
     stages,
     sum_error,
     summand,
@@ -235,7 +235,7 @@ def test_channels_and_groups_are_normalized_together():
 )
 def test_stages_have_their_own_inputs(op, names):
     run = at(op)
-    own = own_inputs(run)
+    own = stage_inputs(run)
     assert set(own) == names
     for name, value in own.items():
         assert value is run.case.exact[name] if name in run.case.exact else value == run.case.spec.dropout_p
@@ -257,7 +257,7 @@ def test_stages_have_their_own_inputs(op, names):
 def test_a_stage_that_quantizes_is_told_what_the_contract_says_of_it(contract, weight_dtype, promised):
     spec = CaseSpec((4, 256), "float16", weight_dtype=weight_dtype)
     values = {"x": np.ones((4, 256)), "weight": np.ones(256)}
-    own = own_inputs(at("add_rmsnorm_quant_group_fwd", spec, Contract(**contract), **values))
+    own = stage_inputs(at("add_rmsnorm_quant_group_fwd", spec, Contract(**contract), **values))
     assert {name: own[name] for name in promised} == promised
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from verify_norm.cases import make
-from verify_norm.core import own
+from verify_norm.core import user_operators
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract
 
@@ -23,8 +23,8 @@ def layer(x, weight, bias, *, eps):
 
 
 OPERATORS = {
-    "rmsnorm": own.operator(rms, statistics=["rstd"], name="own_rms"),
-    "layernorm": own.operator(layer, statistics=["mean", "rstd"], name="own_layer"),
+    "rmsnorm": user_operators.operator(rms, statistics=["rstd"], name="own_rms"),
+    "layernorm": user_operators.operator(layer, statistics=["mean", "rstd"], name="own_layer"),
 }
 SPECS = (
     CaseSpec((5, 2, 60), seed=1),

@@ -70,8 +70,10 @@ def test_a_list_of_all_checks_is_no_list(good):
 
 
 def test_a_run_that_did_not_end_is_not_compared(good):
-    late = replace(good, cases=3, skipped=(*good.skipped, Skip("cases", "the 10 s were over", 66)))
+    late = replace(good, cases=3, skipped=(*good.skipped, Skip("cases", "the time limit of 10 s was reached", 66)))
     assert unequal(good, late) == "the new run ran out of time after 3 cases; run it again with more --seconds"
+    older = replace(late, skipped=(Skip("cases", "the 10 s were over", 66),))
+    assert unequal(good, older) == unequal(good, late), "as 0.9.0 says it"
     audits = Audit(good), Audit(late)
     assert unequal(*audits) == "", "typical data do not depend on the time"
     assert changes(*audits) == {}

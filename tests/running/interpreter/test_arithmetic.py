@@ -1,6 +1,6 @@
 """Operations of the interpreter, where they round once against exact fractions.
 
-What a GPU gives is in test_likeness.py, what is not imitated in test_otherwise.py.
+What a GPU gives is in test_likeness.py, what is not imitated in test_differs_on_gpu.py.
 """
 
 from fractions import Fraction

@@ -130,7 +130,12 @@ def test_a_seed_is_the_systems_and_each_run_has_its_own(monkeypatch):
     ("kernel", "op", "options", "said"),
     [
         (len, "rmsnorm_fwd", {}, "expected the name of a kernel, got <built-in function len>"),
-        ("rmsnorm_fwd", None, {"isolate": False}, "the kernel cannot run in this process"),
+        (
+            "rmsnorm_fwd",
+            None,
+            {"isolate": False},
+            r"must run in another process; remove isolate=False \(--in-process\)",
+        ),
         ("rmsnorm_fwdd", None, {}, "unknown kernel 'rmsnorm_fwdd'"),
         (f"{STRANGE}:nothing", "rmsnorm_fwd", {}, "has no 'nothing'; its callables are"),
         (f"{STRANGE}:in_place", None, {}, "cannot infer the op from the name 'in_place'"),

@@ -35,7 +35,11 @@ def test_a_call_comes_back_with_what_is_believed_of_it(judge):
     assert (x == 2).all()
     assert called.outputs.keys() == {"y"}
     assert (called.outputs["y"] == 2).all()
-    assert (called.effects, called.otherwise, called.operators) == (SAID.effects, SAID.otherwise, SAID.operators)
+    assert (called.effects, called.differs_on_gpu, called.operators) == (
+        SAID.effects,
+        SAID.differs_on_gpu,
+        SAID.operators,
+    )
     assert (called.limits, called.overlaps) == (("size",), (("y", "x"),))
     assert called.damage == (Damage("x", "in", 4, 0), Damage("y", "after", 2, 0, "y"), Damage("z", "between", 1, 1))
     (asked,) = worker.asked

@@ -49,7 +49,7 @@ def test_outputs_of_any_shape_up_to_the_limits_come_through(dtype, shape):
 
 
 def test_notes_have_a_limit_too():
-    notes = dict.fromkeys(("limits", "effects", "operators", "otherwise"), ("x" * 2000,) * 8)
+    notes = dict.fromkeys(("limits", "effects", "operators", "differs_on_gpu"), ("x" * 2000,) * 8)
     text = len(message(outputs={}, **notes)) - wire.HEADER.size
     notes["sandbox"] = ("x" * (wire.NOTES - text - 2),)
     assert len(message(outputs={}, **notes)) == wire.HEADER.size + wire.NOTES

@@ -37,9 +37,9 @@ def fingerprint(kernel: Kernel, device: str = "cpu") -> Fingerprint:
     ('float32', 'yes')
     """
     rig = Rig(kernel, device)
-    own_inputs = any(name != "mask" for name in rig.op.own_inputs)  # no probe feeds them; a mask keeps all
+    stage_inputs = any(name != "mask" for name in rig.op.stage_inputs)  # no probe feeds them; a mask keeps all
     eight_bits = rig.op.quantized or rig.op.quantizer  # of y show too little
-    if not rig.op.lawful or rig.op.view == "channels" or eight_bits or own_inputs:
+    if not rig.op.lawful or rig.op.view == "channels" or eight_bits or stage_inputs:
         return Fingerprint(kernel.name, kernel.op, device, ())
     with np.errstate(all="ignore"):  # a function that is no norm returns zeros and infinities
         again = tuple(shown(repeated(rig)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from verify_norm.cases import make, turns
+from verify_norm.cases import further_runs, make
 from verify_norm.cases.make import Exact
 from verify_norm.checks.relations.held import Held, alone, built, over_bound
 from verify_norm.checks.relations.options import one_option
@@ -44,9 +44,9 @@ def _failed(run: Run, held: Held) -> Iterator[Difference]:
     """
     case = built(run, {})
     names = [name for name, value in case.arguments.items() if isinstance(value, torch.Tensor)]
-    if run.kernel.later is not None or captures.in_use() or not names:  # a tensor in another process; a trace of it
+    if run.kernel.remote or captures.in_use() or not names:  # a tensor in another process; a trace of it
         return
-    name, after = turns.variant(case.spec, names), turns.variant(case.spec, (0, 1))
+    name, after = further_runs.variant(case.spec, names), further_runs.variant(case.spec, (0, 1))
     assert run.kernel.run is not None
     function = run.kernel.run
 
@@ -60,7 +60,9 @@ def _failed(run: Run, held: Held) -> Iterator[Difference]:
 
 
 def failing(tensor: torch.Tensor, after: int) -> torch.Tensor:
-    """Return the tensor as one that raises an error in each operation after so many; what tells of it can be read.
+    """Return the tensor as one that raises an error in each operation after the first `after` ones.
+
+    Reading its shape and the like is no such operation.
 
     The results of operations are plain tensors: a kernel may keep a buffer that it has made like the tensor.
     """

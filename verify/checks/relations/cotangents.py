@@ -11,10 +11,11 @@ import torch
 
 from verify_norm.cases import make
 from verify_norm.checks.relations.graphs import asked
-from verify_norm.checks.relations.rerun import Difference, element
+from verify_norm.checks.relations.rerun import Difference
 from verify_norm.checks.relations.stages import normalized, own_statistics, stages, view_of
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.excess import element
 from verify_norm.core.finding import NoData
 from verify_norm.core.run import Expected, Run
 from verify_norm.loading.gradients import Graph

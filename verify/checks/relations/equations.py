@@ -11,7 +11,7 @@ from verify_norm.core.dtypes import FORMATS, Array, Format
 from verify_norm.core.run import Expected, Output, Run
 from verify_norm.reference.arithmetic import Arithmetic
 
-UNLUCKY = 1e-9  # the probability that one call reports a right gradient as wrong, by chance
+FALSE_ALARM = 1e-9  # the probability that one call reports a right gradient as wrong, by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,12 @@ def _smallest(tolerance: Array, scale: Array) -> float:
 
 
 def confidence(comparisons: int) -> float:
-    """Return Hoeffding's λ: so many comparisons together exceed it by chance in one of 10⁹ calls.
+    """Return Hoeffding's λ: this number of comparisons together exceed it by chance in one of 10⁹ calls.
 
     >>> round(confidence(1), 2), round(confidence(1000), 2)
     (6.54, 7.53)
     """
-    return math.sqrt(2 * math.log(2 * max(comparisons, 1) / UNLUCKY))
+    return math.sqrt(2 * math.log(2 * max(comparisons, 1) / FALSE_ALARM))
 
 
 def arithmetic_of(run: Run) -> Arithmetic:

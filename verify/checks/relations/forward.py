@@ -76,5 +76,7 @@ def _at(run: Run, changed: dict[str, Array]) -> tuple[Array, Array, Array]:
     result = once_more(run)(kernel, Case(spec, forward, arguments, offered, expected, case.poison))
     y = result.outputs.get("y")
     if y is None or y.ratio is None:
-        raise NearbyError(*[result.problem or "it returns no y of the right shape"] * (not result.limits))
+        if result.limits:
+            raise NearbyError
+        raise NearbyError(result.problem or "it returns no y of the right shape")
     return y.got, truth.value, np.where(overflows(truth), np.inf, judge.allowed(truth))

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from verify_norm.cases import make, placement, turns
+from verify_norm.cases import further_runs, make, placement
 from verify_norm.checks.relations import stages
 from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.operators import Foreign
-from verify_norm.checks.relations.rerun import Difference, element
+from verify_norm.checks.relations.rerun import Difference
 from verify_norm.checks.relations.second_order import FLOAT32, cases, format_of
 from verify_norm.core.dtypes import Array, Format
+from verify_norm.core.excess import element
 from verify_norm.core.finding import NoData
 from verify_norm.core.ops import forward_of
 from verify_norm.core.run import Case, Run
@@ -39,7 +40,7 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
     torch drops the tangents of its inputs without a word.
     """
     op = run.case.op
-    derived = op.lawful and op.before is None and op.dropout is None and op.trained_inputs == op.own_inputs
+    derived = op.lawful and op.before is None and op.dropout is None and op.trained_inputs == op.stage_inputs
     looked = False
     for case in cases(run) if derived else ():
         for names in _moved(case) if stages.own_statistics(case) else ():
@@ -52,9 +53,9 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
 
 def _moved(case: Case) -> tuple[tuple[str, ...], ...]:
     """Return the inputs that get tangents: all, and of several the one whose turn it is, for a rule may lose it."""
-    others = ("weight", "bias", *case.op.own_inputs)
+    others = ("weight", "bias", *case.op.stage_inputs)
     given = ("x", *(name for name in others if case.arguments.get(name) is not None))
-    return (given,) if len(given) == 1 else (given, (turns.variant(case.spec, given),))
+    return (given,) if len(given) == 1 else (given, (further_runs.variant(case.spec, given),))
 
 
 def _compared(run: Run, got: Mapping[str, torch.Tensor], names: tuple[str, ...]) -> Iterator[Difference]:

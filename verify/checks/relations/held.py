@@ -7,8 +7,9 @@ import torch
 
 from verify_norm.cases import make, placement
 from verify_norm.cases.make import Exact
-from verify_norm.checks.relations.rerun import Difference, element, once_more, rerun
+from verify_norm.checks.relations.rerun import Difference, once_more, rerun
 from verify_norm.core import judge
+from verify_norm.core.excess import element
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules

@@ -71,7 +71,7 @@ def grown(run: Run) -> Iterator[str]:
 
 
 def _repeated(call: Callable[[], T], count: int) -> list[T]:
-    """Return the results of so many calls, or of fewer where they take long."""
+    """Return the results of a number of calls, or of fewer where they take long."""
     started, results = time.perf_counter(), list[T]()
     while len(results) < count and (len(results) < CALLS or time.perf_counter() - started < SECONDS):
         results.append(call())

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 from verify_norm.cases import placement
 from verify_norm.checks.relations.rerun import rerun
 from verify_norm.core.errors import one_line
-from verify_norm.core.geometry import extent
+from verify_norm.core.geometry import memory_span
 from verify_norm.core.run import Case, Run
 from verify_norm.running.guards import PoisonEmpty
 
@@ -111,7 +111,7 @@ class _Recording(PoisonEmpty):
         foreign = isinstance(func, OpOverload) and func.namespace not in OF_TORCH
         if foreign and sum(operator is func for operator, *_ in self.calls) < MOST:
             tensors = [a for a in (*args, *(kwargs or {}).values()) if isinstance(a, torch.Tensor)]
-            if all(extent(tensor.shape, tensor.stride()) <= LARGEST for tensor in tensors):
+            if all(memory_span(tensor.shape, tensor.stride()) <= LARGEST for tensor in tensors):
                 self.calls.append((func, *tree_map_only(torch.Tensor, _copied, (args, kwargs or {}))))
         return super().__torch_dispatch__(func, types, args, kwargs)
 

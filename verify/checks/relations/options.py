@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from verify_norm.cases import placement, turns
+from verify_norm.cases import further_runs, placement
 from verify_norm.core import geometry
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec, Op
@@ -26,7 +26,7 @@ def one_option(run: Run) -> Iterator[tuple[CaseSpec, str]]:
 
     numbers = [(change, f"another {next(iter(change))}") for change in _numbers(base, op) if taken(change)]
     others = [(change, words) for change, words in _changes(base, op) if taken(change)]
-    for change, words in (*numbers, *(turns.from_variant(base, others)[:FEW] if others else ())):
+    for change, words in (*numbers, *(further_runs.from_variant(base, others)[:FEW] if others else ())):
         yield replace(base, **change), words
 
 
@@ -34,7 +34,7 @@ def _changes(spec: CaseSpec, op: Op) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield which inputs are there, and their types and layouts, as changes of the case, and what each is in words."""
     names = {tensor.name for tensor in op.inputs}
     for name in ("weight", "bias", "dresidual_out"):
-        if name in names and not op.own:
+        if name in names and not op.user_defined:
             given = getattr(spec, name)
             yield {name: not given}, f"no {name}" if given else f"a {name}"
     if any(tensor.dtype == "weight" and getattr(spec, tensor.name, True) is not False for tensor in op.inputs):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.cases import make, placement, turns
+from verify_norm.cases import further_runs, make, placement
 from verify_norm.checks.relations.rerun import other_shape
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
@@ -52,7 +52,7 @@ def one_alone(run: Run, other: Mapping[str, Array | None]) -> Iterator[tuple[Cas
     inputs = {t.name: t for t in op.inputs if t.role != "saved"}
     names: list[tuple[str, ...]] = [(name,) for name in inputs if case.exact.get(name) is not None and name not in pair]
     names += [pair] * bool(pair) + [("eps",)] * takes
-    for together in turns.from_variant(case.spec, names)[:ALONE]:
+    for together in further_runs.from_variant(case.spec, names)[:ALONE]:
         if together == ("eps",):
             yield another, {**case.exact, **make.saved(another, op, case.exact)}, "eps alone was another"
             continue
@@ -85,13 +85,13 @@ def nudged(run: Run) -> tuple[str, ...]:
         and tensor.extent != "one"
         and (op.forward is None or tensor.role in ("cotangent", "weight"))
     ]
-    return (main, "weight", *(turns.from_variant(case.spec, others)[:1] if others else ()))
+    return (main, "weight", *(further_runs.from_variant(case.spec, others)[:1] if others else ()))
 
 
 def other_options(run: Run) -> Iterator[CaseSpec]:
     """Yield cases of the same shape and type in which all else differs that a kernel may keep by them, weight last."""
     spec, op = run.case.spec, run.case.op
-    factor = turns.variant(spec, (4.0, 1.25))  # the second has the name of the first where a name has one digit
+    factor = further_runs.variant(spec, (4.0, 1.25))  # the second has the name of the first where a name has one digit
     eps = factor * spec.eps if 0 < spec.eps < 1 else 1e-3
     new: dict[str, Any] = {"eps": eps, "special": None, "seed": spec.seed ^ 4}
     if "weight_offset" in op.attrs:

@@ -10,19 +10,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from verify_norm.cases import make, turns
+from verify_norm.cases import further_runs, make
 from verify_norm.checks.relations.equations import arithmetic_of, truth
 from verify_norm.checks.relations.stages import cotangent, given, stages
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.excess import element as element
+from verify_norm.core.excess import element
 from verify_norm.core.judge import identical
 from verify_norm.core.run import Case, Output, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute, results
 from verify_norm.running.state import OF_IMPORTS
 
-ELEMENTS = {"cpu": 2**12, "cuda": 2**19}  # of x: so many always run again, and more where that takes little time
+ELEMENTS = {
+    "cpu": 2**12,
+    "cuda": 2**19,
+}  # of x: up to this number a case always runs again; a larger one does where that takes little time
 TIMED = (
     "memory",
     "determinism",
@@ -54,7 +57,7 @@ def cheap(run: Run) -> bool:
 
     Only here a measured time decides what is checked: which cases there are never depends on one.
     """
-    return few(run) or run.seconds < run.further
+    return few(run) or run.seconds < run.rerun_seconds
 
 
 def few(run: Run) -> bool:
@@ -64,7 +67,7 @@ def few(run: Run) -> bool:
 
 def slow(run: Run) -> tuple[str, ...]:
     """Return the checks whose further runs the case names, and which leave them out because they take long."""
-    anyway = turns.BATCHED if run.case.spec.batch else ("determinism",) if crowded(run) else ()
+    anyway = further_runs.BATCHED if run.case.spec.batch else ("determinism",) if crowded(run) else ()
     names = (name for name in TIMED if name in run.case.spec.further and name not in anyway)
     return () if cheap(run) or run.problem is not None else tuple(names)
 
@@ -162,7 +165,7 @@ def other_shape(run: Run) -> CaseSpec | None:
     spec, op = run.case.spec, run.case.op
     one = op.view == "rows" and len(spec.shape) == spec.normalized_ndim
     channels = op.view != "rows" and len(spec.shape) == 2  # they stay divisible by the groups
-    for way in turns.from_variant(spec, ("rows", "length", "both")):
+    for way in further_runs.from_variant(spec, ("rows", "length", "both")):
         shape = [1, *spec.shape] if one else list(spec.shape)
         if way != "length":
             shape[0] = 2 * shape[0] + 1
@@ -230,7 +233,7 @@ def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[
         off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
         off = np.where(np.isnan(off), np.inf, off)
         over_rows = any(t.name == name and t.extent in ("affine", "sample", "one") for t in first.case.op.outputs)
-        summed = over_rows and (first.case.op.own or "dy" in first.case.exact)
+        summed = over_rows and (first.case.op.user_defined or "dy" in first.case.exact)
         reordered = not first.kernel.contract.deterministic and summed
         allowed = reordering(first, name, outputs[0].dtype, a, b) if reordered else np.zeros(a.shape)
     wrong = off > allowed if reordered else ~identical(a, b)
@@ -250,14 +253,14 @@ def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[
 def reordering(run: Run, output: str, dtype: str, a: Array, b: Array, repeated: int = 1) -> Array:
     """Return how far apart two sums over rows may be where each adds them up in an order of its own.
 
-    Each row is there `repeated` times at most, and dy holds its multiple: the sum has so many times as many terms.
+    Each row is there `repeated` times at most, and dy holds its multiple: the sum has `repeated` times as many terms.
 
     Each order errs by at most γ(h)·Σ|t| (`reference.rounding`), so two of them are at most twice that apart, and one
     ulp more once each is rounded to the output's type. The terms are the kernel's own, dy·x̂′ or dy, the same in both:
     |x̂′| ≤ |x̂| + δx̂.
     """
     case, arithmetic = run.case, arithmetic_of(run)
-    if output in ("dscale", "dshift") or case.op.own:
+    if output in ("dscale", "dshift") or case.op.user_defined:
         expected = truth(run, output)
         return 2 * judge.allowed(expected).ravel()  # each is within its bound
     dy = given(case, "dy")

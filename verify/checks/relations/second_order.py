@@ -24,7 +24,7 @@ from verify_norm.loading import gradients
 FLOAT32 = FORMATS["float32"]
 TERMS = 16  # of a second derivative: three projections of at most three terms each, and those of an activation
 NARROW = 4  # roundings to 16 bits of all terms together: right functions reach 0.8, wrong ones miss by 8 and more
-SHORT, ROWS = 64, 4  # a longer row is cut to this, and then so many rows are taken
+SHORT, ROWS = 64, 4  # a longer row is cut to SHORT elements, and then ROWS rows are taken
 STEP = 2.0**-13  # of an input, divided by r: a difference is then off by about 2⁻²⁶ of the terms
 WHY = "differentiate every step of backward, also the statistics, or mark it with once_differentiable"
 
@@ -123,7 +123,7 @@ def benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
         if exact.get(name) is not None:
             exact[name] = form.round(rng.uniform(low, low + 0.5, geometry.affine_shape(spec, case.op)))
     for tensor in case.op.inputs:
-        if tensor.name in case.op.own_inputs:
+        if tensor.name in case.op.stage_inputs:
             exact[tensor.name] = form.round(rng.uniform(0.5, 1.0, geometry.shape_of(tensor, spec, case.op)))
     return exact | make.saved(spec, case.op, exact)
 

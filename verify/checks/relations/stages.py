@@ -69,10 +69,10 @@ def given(case: Case, name: str) -> Array:
     return values
 
 
-def own_inputs(run: Run) -> dict[str, Any]:
+def stage_inputs(run: Run) -> dict[str, Any]:
     """Return what the stages of a case take beside z: their own inputs, and what the contract says of them."""
     case, contract = run.case, run.kernel.contract
-    own: dict[str, Any] = {name: given(case, name) for name in case.op.own_inputs}
+    own: dict[str, Any] = {name: given(case, name) for name in case.op.stage_inputs}
     if case.op.dropout is not None:
         own |= {name: case.arguments[name] for name in case.op.dropout.options}
     y = promises.output_dtype(case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype)
@@ -148,7 +148,7 @@ def stages(run: Run) -> Stages:
     largest = largest if z.off is None else largest + z.off
     scale = case.exact.get("scale") if case.op.quantized else None
     first, x = case.op.before or case.op.dropout, case.exact.get("x", case.exact.get("residual_out"))
-    return Stages(n, a, largest, z, case.op.stages, own_inputs(run), first, x, scale)
+    return Stages(n, a, largest, z, case.op.stages, stage_inputs(run), first, x, scale)
 
 
 def cotangent(s: Stages, dy: Array) -> tuple[Array, Array | float]:

@@ -30,7 +30,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from verify_norm.cases import make, turns
+from verify_norm.cases import further_runs, make
 from verify_norm.cases.random import generator
 from verify_norm.checks.relations import equations, stages
 from verify_norm.checks.relations.equations import Equation, Equations
@@ -95,7 +95,7 @@ def scale(run: Run) -> Equations:
     """Compare the kernel at 2^k times x and 4^k times eps."""
     case, contract = run.case, run.kernel.contract
     names = [t.name for t in case.op.inputs if t.name in POWERS]
-    reach = turns.from_variant(case.spec, (-8, 8, -5, 5, -2, 2, -1, 1))
+    reach = further_runs.from_variant(case.spec, (-8, 8, -5, 5, -2, 2, -1, 1))
     k = next((k for k in reach if _fits(run, {name: k * POWERS[name] for name in names})), None)
     x = case.exact.get("residual_out", case.exact.get("x"))
     kept = (FORMATS[case.spec.dtype if t == "x" else t] for t in (contract.stats, contract.partials))
@@ -141,7 +141,7 @@ def _root_apart(run: Run, s: stages.Stages, name: str, got: Array) -> Array:
 def scale_dy(run: Run) -> Equations:
     """Compare the kernel at −2^k times dy."""
     case, contract = run.case, run.kernel.contract
-    reach = turns.from_variant(case.spec, (10, -3, 1, -10, 3, -1))
+    reach = further_runs.from_variant(case.spec, (10, -3, 1, -10, 3, -1))
     k = next((k for k in reach if _fits(run, {"dy": k, "dresidual_out": k})), None)
     narrow = {contract.xhat, contract.partials, contract.stats} - {None, "float32"}
     if k is None or narrow or not _homogeneous(run):  # a narrow intermediate may underflow
@@ -198,7 +198,7 @@ def shift(run: Run) -> Equations:
         or not form.smallest_normal <= most < form.largest / 2**12
     ):
         return None
-    c = 2.0 ** (math.ceil(math.log2(most)) + turns.variant(spec, (1, 4, 9)))
+    c = 2.0 ** (math.ceil(math.log2(most)) + further_runs.variant(spec, (1, 4, 9)))
     far = form.round(x + c)
     near = far - c  # exact, since c is at least twice the largest x (Sterbenz)
     moved = [{**case.exact, name: values} for values in (far, near)]

@@ -47,7 +47,7 @@ def spread(shape: tuple[int, ...], *values: Value) -> list[Any]:
 
 
 class Call:
-    """One call with m rows, or samples of groups, by so many programs that share tiles, or as many as there are tiles.
+    """One call with m rows, or samples of groups, by a number of programs that share tiles, or by one for each tile.
 
     While some programs run, `env` has their values, `waited` says whether they have waited for the launch before, and
     `stores` are what they will write. The last axis of each value has the programs, or 1 where all have the same.

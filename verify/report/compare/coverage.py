@@ -6,6 +6,7 @@ from typing import Any
 
 from verify_norm.auditing.model import Audit, Document, report_of
 from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.coverage import ended_by_time
 from verify_norm.core.results import Report
 from verify_norm.report.compare.model import Change, RegressionLimits, Way
 
@@ -85,8 +86,8 @@ def _argument(value: Any) -> str:
 
 
 def _out_of_time(report: Report) -> bool:
-    """Return whether the search ended because its time was over."""
-    return any(skip.what == "cases" and skip.reason.endswith(" s were over") for skip in report.skipped)
+    """Return whether the search ended because its time ran out."""
+    return any(skip.what == "cases" and ended_by_time(skip.reason) for skip in report.skipped)
 
 
 def changes(old: Report, new: Report, limits: RegressionLimits, *, same: bool) -> Iterator[Change]:

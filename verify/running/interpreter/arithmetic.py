@@ -1,7 +1,7 @@
 """Gives the operations of Triton's interpreter the results that a GPU gives.
 
 Triton stores bfloat16 as 16-bit integers, and scales, multiplies and casts those. With NaN, signed zeros, subnormal
-numbers, booleans and fma it follows NumPy, where PTX differs. What is not imitated is named in `otherwise` when a
+numbers, booleans and fma it follows NumPy, where PTX differs. What is not imitated is named in `differs_on_gpu` when a
 kernel does it.
 """
 
@@ -20,7 +20,7 @@ OUT_OF_RANGE = "a cast to an integer of a number out of its range"
 BY_ZERO = "an integer division by zero"
 TOO_FAR = "a shift by the width of the type or more"
 
-otherwise: set[str] = set()  # those of the above that ran since it was last cleared
+differs_on_gpu: set[str] = set()  # those of the above that ran since it was last cleared
 
 Operation = Callable[..., Any]
 
@@ -160,13 +160,13 @@ def _of_booleans(own: Operation, self: Any, lhs: Any, rhs: Any) -> Any:
 def _shifted(own: Operation, self: Any, lhs: Any, rhs: Any) -> Any:
     width = lhs.dtype.scalar.primitive_bitwidth
     if ((rhs.data < 0) | (rhs.data >= width)).any():
-        otherwise.add(TOO_FAR)
+        differs_on_gpu.add(TOO_FAR)
     return own(self, lhs, rhs)
 
 
 def _divided(own: Operation, self: Any, lhs: Any, rhs: Any) -> Any:
     if not rhs.data.all():
-        otherwise.add(BY_ZERO)
+        differs_on_gpu.add(BY_ZERO)
     return own(self, lhs, rhs)
 
 
@@ -185,9 +185,9 @@ def _all_ones(own: Operation, self: Any, kind: Any) -> Any:
 def _dot(own: Operation, self: Any, a: Any, b: Any, total: Any, precision: Any, imprecise: Any) -> Any:
     """Multiply bfloat16 as numbers; TF32, which drops 13 bits of float32, and sums in float16 are not imitated."""
     if _is(a, "fp32") and precision.name == "TF32":
-        otherwise.add(TF32)
+        differs_on_gpu.add(TF32)
     if _is(total, "fp16"):
-        otherwise.add(HALF_SUM)
+        differs_on_gpu.add(HALF_SUM)
     return own(self, _wide(a), _wide(b), total, precision, imprecise)
 
 
@@ -220,7 +220,7 @@ def _to_integers(values: NDArray[Any], form: np.dtype[Any]) -> NDArray[Any]:
     whole = np.trunc(values.astype(np.float64))
     inside = (whole >= np.iinfo(form).min) & (whole < float(np.iinfo(form).max) + 1)
     if not inside.all():
-        otherwise.add(OUT_OF_RANGE)
+        differs_on_gpu.add(OUT_OF_RANGE)
     result = whole.astype(kind)
     result[whole < least], result[whole >= float(most) + 1], result[np.isnan(whole)] = least, most, 0
     return result.astype(form)

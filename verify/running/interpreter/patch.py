@@ -7,7 +7,8 @@ have. All of it is held to what a GPU gave, program by program, in benchmarks/re
 would look one ulp wrong, and a loop over int64 bounds would overflow.
 
 What differs still: the order of sums, the last bits of functions, and x·y + z, which a GPU contracts into one fma. The
-error bounds allow for these. An operation of `arithmetic.otherwise` is named in the findings of a kernel that uses it.
+error bounds allow for these. An operation of `arithmetic.differs_on_gpu` is named in the findings of a kernel that uses
+it.
 
 `enable` also silences NumPy's floating-point warnings inside kernels, where NaN and infinity are usual. Triton reduces
 with a function of the kernel one element at a time, in Python: seconds a call. `enable` combines whole arrays of

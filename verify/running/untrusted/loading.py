@@ -12,8 +12,8 @@ from verify_norm.core.errors import LIST, UsageError, one_of, quoted, visible
 from verify_norm.core.geometry import differentiable
 from verify_norm.core.known import declared, overwritten
 from verify_norm.core.ops import OPS
-from verify_norm.core.own import Operator, is_own
 from verify_norm.core.spec import Kernel
+from verify_norm.core.user_operators import Operator, is_own
 from verify_norm.loading import registry
 from verify_norm.loading.builtin import BUILTIN, PEERS, directions, infer, known, unnamed
 from verify_norm.loading.domain import Domain, Own, refuse_only

@@ -1,4 +1,4 @@
-"""Judges a kernel that nobody trusts: the case, its truth and its checks are here, and only the call is elsewhere."""
+"""Judges an untrusted kernel: the case, its truth and its checks are here, and only the call is elsewhere."""
 
 import inspect
 import time
@@ -229,7 +229,7 @@ def _called(notes: wire.Notes, outputs: dict[str, Any], names: Sequence[str], *,
         if where in SIDES
     ]
     lists: dict[str, Any] = {
-        name: tuple(map(visible, getattr(notes, name))) for name in ("effects", "otherwise", "operators")
+        name: tuple(map(visible, getattr(notes, name))) for name in ("effects", "differs_on_gpu", "operators")
     }
     return Called(
         outputs,

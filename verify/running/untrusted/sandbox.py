@@ -52,8 +52,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 def enter(folders: Iterable[str], own: str, memory: int | None, *, gpu: bool) -> list[str]:
     """Enter the sandbox, from which there is no return; return what this system does not have, in words.
 
-    It reads `folders` and what a process needs, writes into `own` alone, and has so many bytes of memory of its own,
-    as many as there are if None.
+    It reads `folders` and what a process needs, writes into `own` alone, and has `memory` bytes of memory of its own,
+    all that there are if None.
     """
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -25,7 +25,7 @@ RECORDS = 16  # outputs of a call, at most: no operator has more
 NOTES = 2**16  # bytes
 BYTES = 2**36  # of the outputs, whatever the arguments are
 MARGIN = 2**20  # bytes of outputs that are always allowed
-WIDER = 16  # … besides so many times the bytes of the arguments: float64 for bfloat16, in four outputs
+WIDER = 16  # … besides this multiple of the bytes of the arguments: float64 for bfloat16, in four outputs
 KINDS = {"bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
 SIZES = {name: np.dtype(form.dtype).itemsize for name, form in FORMATS.items()} | KINDS  # bytes of an element
 DTYPES = tuple(SIZES)  # by their code
@@ -72,7 +72,7 @@ class Notes:
     limits: Texts = ()
     effects: Texts = ()
     operators: Texts = ()
-    otherwise: Texts = ()
+    differs_on_gpu: Texts = ()
     overlaps: Annotated[tuple[tuple[Text, Text], ...], Len(0, 64)] = ()
     damage: Annotated[tuple[tuple[Text, Text, int, int, Text | None], ...], Len(0, 64)] = ()
     evaluated: bool = False

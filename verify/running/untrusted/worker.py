@@ -197,7 +197,7 @@ def _short(text: str) -> str:
 def _told(called: Called) -> dict[str, Any]:
     """Return a call as notes; texts and lists without end are cut off."""
     damage = [(_short(d.buffer), d.where, d.count, d.nearest, d.output) for d in called.damage]
-    texts = {name: getattr(called, name) for name in ("limits", "effects", "operators", "otherwise")}
+    texts = {name: getattr(called, name) for name in ("limits", "effects", "operators", "differs_on_gpu")}
     return {
         "problem": None if called.problem is None else _short(called.problem),
         "refused": called.refused,

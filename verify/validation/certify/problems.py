@@ -12,7 +12,7 @@ from verify_norm.core.spec import Array
 
 OFFSETS = (0.0, 1.0, 1e2, 1e4, 1e6)  # times the scale; at 10⁶ a float32 mean would be wrong in the first digit of xc
 EPSILONS = (1e-12, 1e-5, 1e-1)  # far below the variance, usual, a tenth of it
-FULL = 32  # up to so many elements of x every entry of the Jacobian is compared; above, random directions
+FULL = 32  # up to this number of elements of x every entry of the Jacobian is compared; above, random directions
 
 Values = dict[str, Any]  # arrays by name, None for what is not given
 

@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from verify_norm.cases import make, strategies, turns
+from verify_norm.cases import further_runs, make, strategies
 from verify_norm.cases.corners import corners
 from verify_norm.checks import CHECKS, power
 from verify_norm.core import ways
@@ -33,34 +33,34 @@ def test_the_corner_table_meets_every_further_run_in_every_type(name, dtypes):
     op = OPS[name]
     table = corners(op, dtypes, frozen=True)
     met = {(further, spec.dtype) for spec in table for further in spec.further}
-    assert met == {(further, dtype) for further in (*turns.SHARES, *laws(op)) for dtype in dtypes}
+    assert met == {(further, dtype) for further in (*further_runs.SHARES, *laws(op)) for dtype in dtypes}
     assert {(spec.poison, spec.dtype) for spec in table} == {(p, dtype) for p in make.POISONS for dtype in dtypes}
 
 
 @pytest.mark.parametrize("name", ["layernorm_bwd", "groupnorm_fwd"])
 def test_drawn_cases_meet_it_in_the_shares_of_the_table(name):
     op, plain = OPS[name], CaseSpec((2, 3))
-    specs = [turns.drawn(plain, crc32(str(number).encode()), op) for number in range(2000)]
-    for further, (share, _) in turns.SHARES.items():
+    specs = [further_runs.drawn(plain, crc32(str(number).encode()), op) for number in range(2000)]
+    for further, (share, _) in further_runs.SHARES.items():
         assert sum(further in spec.further for spec in specs) == pytest.approx(2000 / share, rel=0.15)
     for law in laws(op):
         assert sum(law in spec.further for spec in specs) == pytest.approx(1000 / len(laws(op)), rel=0.3)
-    assert all(len(turns.laws(spec)) <= 1 for spec in specs)
-    assert {spec.variant for spec in specs} == set(range(turns.VARIANTS))
+    assert all(len(further_runs.laws(spec)) <= 1 for spec in specs)
+    assert {spec.variant for spec in specs} == set(range(further_runs.VARIANTS))
     assert sum(spec.poison == "finite" for spec in specs) == pytest.approx(1000, rel=0.1)
     assert {spec.poison for spec in specs if "memory" in spec.further} == {"nan", "finite"}
 
 
-@pytest.mark.parametrize("number", range(turns.ROUND))
+@pytest.mark.parametrize("number", range(further_runs.ROUND))
 def test_a_batch_is_always_compared_and_once(number):
-    with_batch, without = (turns.drawn(CaseSpec((2, 3), batch=n), number, OPS["layernorm_bwd"]) for n in (9, 0))
+    with_batch, without = (further_runs.drawn(CaseSpec((2, 3), batch=n), number, OPS["layernorm_bwd"]) for n in (9, 0))
     assert with_batch.further.count("batch_invariance") == 1
     assert set(with_batch.further) - set(without.further) <= {"batch_invariance"}
 
 
 def test_neighbours_in_a_table_differ_and_what_one_type_turns_on_the_next_did_before():
     of = [
-        [turns.of_type(CaseSpec((2, 3)), number, dtype, OPS["layernorm_bwd"]) for number in range(4)]
+        [further_runs.of_type(CaseSpec((2, 3)), number, dtype, OPS["layernorm_bwd"]) for number in range(4)]
         for dtype in (0, 1)
     ]
     assert of[1][:-1] == of[0][1:]
@@ -68,8 +68,8 @@ def test_neighbours_in_a_table_differ_and_what_one_type_turns_on_the_next_did_be
 
 
 def test_of_an_operator_of_ones_own_no_law_of_a_norm_is_tried():
-    own = turns.checks(replace(OPS["layernorm_bwd"], own=True))
-    assert set(turns.checks(OPS["layernorm_bwd"])) - set(own) == {"distribution", "gradient", *LAWS}
+    own = further_runs.checks(replace(OPS["layernorm_bwd"], user_defined=True))
+    assert set(further_runs.checks(OPS["layernorm_bwd"])) - set(own) == {"distribution", "gradient", *LAWS}
 
 
 @pytest.mark.sampled(4)
@@ -94,20 +94,22 @@ def test_the_corner_table_meets_every_way_of_a_further_run_in_every_type(name, a
 def test_drawn_cases_name_each_way_and_dear_ones_in_their_shares():
     op = OPS["layernorm_fwd"]
     offered = ways.offered(op, gpu=True)
-    specs = [turns.named(CaseSpec((2, 300)), offered, number) for number in range(8000)]
+    specs = [further_runs.named(CaseSpec((2, 300)), offered, number) for number in range(8000)]
     for field, names in offered.items():
         named = Counter(getattr(spec, field) for spec in specs)
         assert set(named) == set(names or [""])
-        usual = [named[way] for way in names if way not in ways.DEAR]
+        usual = [named[way] for way in names if way not in ways.EXPENSIVE]
         mean = sum(usual) / max(len(usual), 1)
         assert all(abs(number - mean) < 4.5 * sqrt(mean) for number in usual)  # as counts of random draws are
-    small = [turns.named(CaseSpec((2, 3)), offered, number) for number in range(8000)]
-    assert {spec.mode for spec in small} == {ways.QUICK, *ways.DEAR} & {ways.QUICK, *offered["mode"]}
+    small = [further_runs.named(CaseSpec((2, 3)), offered, number) for number in range(8000)]
+    assert {spec.mode for spec in small} == {ways.QUICK, *ways.EXPENSIVE} & {ways.QUICK, *offered["mode"]}
     for drawn in (specs, small):
         count = Counter(way for spec in drawn for way in (spec.mode, spec.effect))
-        for way, share in ways.SELDOM.items():
+        for way, share in ways.EXPENSIVE_IN_RANDOM.items():
             assert count[way] == pytest.approx(8000 / share, rel=0.25)
-    assert turns.named(CaseSpec((2, 3), further=("memory",)), offered, 7) == CaseSpec((2, 3), further=("memory",))
+    assert further_runs.named(CaseSpec((2, 3), further=("memory",)), offered, 7) == CaseSpec(
+        (2, 3), further=("memory",)
+    )
 
 
 @pytest.mark.parametrize("name", ["layernorm_bwd", "batchnorm_fwd"])
@@ -134,8 +136,8 @@ def test_editing_the_seed_changes_the_data_and_nothing_else(name):
 def test_a_spec_that_names_nothing_makes_every_further_run():
     spec = read_spec('{"kernel": "layernorm_bwd", "shape": [2, 3], "seed": 7}')[2]
     assert spec.further == FURTHER
-    assert turns.laws(spec) == LAWS
-    assert spec == replace(spec, **turns.EVERYTHING)
+    assert further_runs.laws(spec) == LAWS
+    assert spec == replace(spec, **further_runs.EVERYTHING)
     assert spec_text("k", spec) == '{"kernel": "k", "shape": [2, 3], "seed": 7}'
 
 
@@ -164,14 +166,14 @@ def test_a_way_that_there_is_not_is_refused(field):
 
 def test_variants_take_turns():
     spec = CaseSpec((2, 3), variant=4)
-    assert turns.variant(spec, ("a", "b", "c")) == "b"
-    assert turns.from_variant(spec, ("a", "b", "c")) == ("b", "c", "a")
+    assert further_runs.variant(spec, ("a", "b", "c")) == "b"
+    assert further_runs.from_variant(spec, ("a", "b", "c")) == ("b", "c", "a")
 
 
-@pytest.mark.parametrize("name", turns.SHARES)
+@pytest.mark.parametrize("name", further_runs.SHARES)
 def test_each_check_meets_both_poisons(name):
-    share, first = turns.SHARES[name]
-    specs = [turns.drawn(CaseSpec((2, 3)), first + share * turn, OPS["layernorm_bwd"]) for turn in range(4000)]
+    share, first = further_runs.SHARES[name]
+    specs = [further_runs.drawn(CaseSpec((2, 3)), first + share * turn, OPS["layernorm_bwd"]) for turn in range(4000)]
     assert all(name in spec.further for spec in specs)
     poisons = Counter(spec.poison for spec in specs)
     assert min(poisons["nan"], poisons["finite"]) > 1000

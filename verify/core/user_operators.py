@@ -1,4 +1,4 @@
-"""Operators of a user's own: a function in array operations, made an operator that every door takes.
+"""Operators of a user's own: a function in array operations, made an operator that every interface takes.
 
 The name of one is where it stands, as "dyt.py:dyt" or "package.module:dyt", so every process finds it; of one that no
 module holds, as one that is made in a function or in a notebook, "own:dyt", which this process alone knows.
@@ -34,7 +34,7 @@ _FOUND: dict[tuple[str, str], "Operator"] = {}  # by module, or its file, and na
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator of a user's own, for `op=` of every door; `operator` makes it."""
+    """An operator of a user's own, for `op=` of every interface; `operator` makes it."""
 
     function: Own
     summary: str
@@ -58,7 +58,9 @@ class Operator:
             attrs = (*made.options, "normalized_shape")
             full = f"{name}_{'bwd' if forward else 'fwd'}"
             words = f"the gradients of {forward}" if forward else self.summary
-            return Op(full, takes, makes, attrs, *functions, forward=forward, summary=words, centred=False, own=True)
+            return Op(
+                full, takes, makes, attrs, *functions, forward=forward, summary=words, centred=False, user_defined=True
+            )
 
         return (
             record("forward", inputs, (Y, *statistics), None),

@@ -22,7 +22,7 @@ EVERYTHING: dict[str, Any] = {
     "batch": 0,
     **dict.fromkeys(ways.WAYS, ""),
 }
-# A check makes its further run in one case of so many: where the case's number has this remainder.
+# A check makes its further run where the number of the case, divided by the first one here, leaves the second one.
 SHARES = {
     "memory": (2, 0),
     "distribution": (2, 0),
@@ -38,7 +38,7 @@ SHARES = {
     "power": (4, 0),
 }
 BATCHED = frozenset({"batch_invariance", "determinism"})  # the checks that run a case's batch
-LAW_SHARE = 2  # one case of so many tries one law of `identities`
+LAW_SHARE = 2  # one case in this many tries one law of `identities`
 OF_DY = ("scale_dy", "linearity")  # laws of a backward
 OF_NORMS = ("distribution", "gradient", *LAWS)  # what a user's own operator does not have
 ROUND = 12  # numbers after which all shares begin anew
@@ -48,7 +48,7 @@ STRIDE = 53  # coprime to 2, 3 and 5: a short table meets all remainders, and ma
 
 def checks(op: Op) -> tuple[str, ...]:
     """Return the checks and laws that run a kernel of this operator again."""
-    none = OF_NORMS if op.own else () if op.forward else OF_DY
+    none = OF_NORMS if op.user_defined else () if op.forward else OF_DY
     return tuple(name for name in FURTHER if name not in none)
 
 
@@ -69,7 +69,7 @@ def named(spec: CaseSpec, offered: ways.Offered, number: int) -> CaseSpec:
     """Return the random case with the ways of its further runs that a random number stands for."""
 
     def chosen(field: str, some: tuple[str, ...]) -> str:
-        return ways.turn(some, crc32(f"{field} {number}".encode()), ways.SELDOM)
+        return ways.pick(some, crc32(f"{field} {number}".encode()), ways.EXPENSIVE_IN_RANDOM)
 
     return ways.named(spec, offered, chosen)
 
@@ -79,7 +79,7 @@ def in_turn(specs: Iterable[CaseSpec], offered: ways.Offered) -> list[CaseSpec]:
     met: defaultdict[tuple[str, str], count[int]] = defaultdict(count)
 
     def of(spec: CaseSpec) -> CaseSpec:
-        return ways.named(spec, offered, lambda field, some: ways.turn(some, next(met[field, spec.dtype])))
+        return ways.named(spec, offered, lambda field, some: ways.pick(some, next(met[field, spec.dtype])))
 
     return [of(spec) for spec in specs]
 

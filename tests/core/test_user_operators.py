@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import verify_norm
-from verify_norm.core import own
+from verify_norm.core import user_operators
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 
@@ -76,8 +76,8 @@ def crashing(x, weight):
 @pytest.mark.parametrize(
     ("function", "options", "said"),
     [
-        (sine, {}, r"operator sine: test_own.py:\d+: no rule for the operation sin; those known are absolute, "),
-        (crashing, {}, r"operator crashing: test_own.py:\d+: ValueError: operands could not be broadcast"),
+        (sine, {}, r"operator sine: test_user_operators.py:\d+: no rule for the operation sin; those known are "),
+        (crashing, {}, r"operator crashing: test_user_operators.py:\d+: ValueError: operands could not be broadcast"),
         (of_y, {}, "expected x as the first argument, got y$"),
         (lambda y, z: y, {"name": "f"}, "expected x as the first argument, got y, z$"),
         (of_none, {}, "expected x as the first argument, got none$"),
@@ -109,14 +109,14 @@ def crashing(x, weight):
 )
 def test_what_is_said_of_a_wrong_one(function, options, said):
     with pytest.raises(UsageError, match=said) as raised:
-        own.operator(function, **options)
+        user_operators.operator(function, **options)
     assert "\n" not in str(raised.value)
 
 
 def test_two_of_one_name_stay_two():
-    one, two = (own.operator(function, name="same") for function in (lambda x: 2 * x, lambda x: 3 * x))
-    assert own.found(one.name) is one
-    assert own.found(two.name) is two
+    one, two = (user_operators.operator(function, name="same") for function in (lambda x: 2 * x, lambda x: 3 * x))
+    assert user_operators.found(one.name) is one
+    assert user_operators.found(two.name) is two
 
 
 def test_what_a_function_says_of_its_arguments():
@@ -124,7 +124,7 @@ def test_what_a_function_says_of_its_arguments():
         """The root of X."""
         return slope * weight * gate * x / np.sqrt(a + eps), x.sum(-1)
 
-    made = own.operator(sloped, tensors={"gate": "MN", "a": "1"}, statistics=["m_"], positive=["a"])
+    made = user_operators.operator(sloped, tensors={"gate": "MN", "a": "1"}, statistics=["m_"], positive=["a"])
     assert made.function.options == ("eps",), "an argument with a default is no option of a case"
     assert made.function.outputs == ("y", "m_")
     assert made.summary.startswith("The root of X; bound by ")
@@ -137,7 +137,7 @@ def test_what_a_function_says_of_its_arguments():
         "a": ("one", "weight", "weight", True),
     }
     assert [t.name for t in backward.inputs] == ["dy", *shown, "m_"]
-    assert own.operator(lambda x: 2 * x, name="double").summary.startswith("your own operator; bound by ")
+    assert user_operators.operator(lambda x: 2 * x, name="double").summary.startswith("your own operator; bound by ")
 
 
 def test_files_of_one_name_in_two_folders_hold_two_operators(tmp_path, monkeypatch):
@@ -146,26 +146,26 @@ def test_files_of_one_name_in_two_folders_hold_two_operators(tmp_path, monkeypat
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "doubles.py").write_text(DOUBLE)
         monkeypatch.chdir(tmp_path / folder)
-        found.append(own.found("doubles.py:double"))
-        assert own.found(f"{tmp_path}/{folder}/doubles.py:double") is found[-1]
+        found.append(user_operators.found("doubles.py:double"))
+        assert user_operators.found(f"{tmp_path}/{folder}/doubles.py:double") is found[-1]
     assert found[0] is not found[1]
     (tmp_path / "bare.py").write_text("double = 2\n")
     said = rf"^--op {tmp_path}/bare.py:double: expected an operator .*bare.py has no operator$"
     with pytest.raises(UsageError, match=said):
-        own.found(f"{tmp_path}/bare.py:double")
+        user_operators.found(f"{tmp_path}/bare.py:double")
 
 
 def test_one_in_a_file_is_found_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "tanhs.py").write_text(FILE)
     monkeypatch.chdir(tmp_path)
-    forward, backward = own.records("tanhs.py:dynamic_tanh_fwd")
+    forward, backward = user_operators.records("tanhs.py:dynamic_tanh_fwd")
     assert OPS["tanhs.py:dynamic_tanh_bwd"] == backward
     assert [t.name for t in backward.inputs] == ["dy", "x", "weight", "bias", "alpha"]
     assert [(t.name, t.extent, t.dtype) for t in backward.outputs] == [
         ("dx", "data", "x"), ("dweight", "affine", "weight"), ("dbias", "affine", "weight"), ("dalpha", "one", "weight")
     ]  # fmt: skip
     assert forward.summary.startswith("y = weight·tanh(alpha·x) + bias; bound by running error analysis")
-    assert own.found("tanhs.py:dynamic_tanh").name == f"{tmp_path}/tanhs.py:dynamic_tanh"
+    assert user_operators.found("tanhs.py:dynamic_tanh").name == f"{tmp_path}/tanhs.py:dynamic_tanh"
     for name, said in {
         "tanhs.py:tanh": "--op tanhs.py:tanh: expected an operator that .* made; tanhs.py has dynamic_tanh",
         "none.py:a": "no file none.py",
@@ -173,7 +173,7 @@ def test_one_in_a_file_is_found_by_its_name(tmp_path, monkeypatch):
         "own:nothing": "unknown operator of this process",
     }.items():
         with pytest.raises(UsageError, match=said):
-            own.records(name)
+            user_operators.records(name)
 
 
 def tanh(x, weight, alpha):
@@ -189,7 +189,7 @@ def test_every_door_takes_one(unexplained):
     def local(x, weight, alpha):
         return weight * np.tanh(alpha * x)
 
-    op = own.operator(local, tensors={"alpha": "1"})
+    op = user_operators.operator(local, tensors={"alpha": "1"})
     assert op.name == "own:local"
     asked = {"checks": "accuracy", "examples": 0, "dtypes": "fp32", "only": "ndim<=2,N<=40", "isolate": False}
     assert verify_norm.verify(tanh, op, **asked).ok
@@ -205,7 +205,7 @@ def test_every_door_takes_one(unexplained):
         verify_norm.assert_norm_close(without_alpha(x, w, alpha), op, x, w, alpha)
     assert {*verify_norm.bound(f"{op.name}_bwd", x, x, w, alpha)} == {"dx", "dweight", "dalpha"}
     with pytest.raises(UsageError, match="own:f_fwd needs eps"):
-        verify_norm.bound(own.operator(f), x, w)
+        verify_norm.bound(user_operators.operator(f), x, w)
 
 
 def test_a_module_whose_parameters_no_case_sets_is_refused():
@@ -213,6 +213,6 @@ def test_a_module_whose_parameters_no_case_sets_is_refused():
         def forward(self, x):
             return x
 
-    op = own.operator(lambda x, alpha: alpha * x, name="scaled", tensors={"alpha": "1"})
+    op = user_operators.operator(lambda x, alpha: alpha * x, name="scaled", tensors={"alpha": "1"})
     with pytest.raises(UsageError, match="its alpha would not have the values of a case; expected a function"):
         verify_norm.verify(Module, op, isolate=False)

@@ -27,9 +27,9 @@ def seen(monkeypatch):
     """Called with a kernel and its arguments, returns which operations ran that are computed otherwise."""
 
     def run(kernel, *arguments):
-        monkeypatch.setattr(arithmetic, "otherwise", set())
+        monkeypatch.setattr(arithmetic, "differs_on_gpu", set())
         kernel[(1,)](*arguments)
-        return arithmetic.otherwise
+        return arithmetic.differs_on_gpu
 
     return run
 
@@ -129,7 +129,7 @@ def test_a_finding_names_what_the_interpreter_computes_otherwise(how, name):
 
     kernel = Kernel("k", "rmsnorm_fwd", run=kernel)
     run = execute(kernel, make.case(CaseSpec(shape=(2, 16)), OPS["rmsnorm_fwd"], kernel.contract))
-    assert run.otherwise == ((name,) if name else ())
+    assert run.differs_on_gpu == ((name,) if name else ())
     messages = [f.message for f in CHECKS["accuracy"].function(run) if isinstance(f, Finding)]
     assert messages
     assert all((name is not None and name in m and "confirm on a GPU" in m) or name is None for m in messages)
