@@ -6,6 +6,7 @@ with B channels. Where few positions of a channel are adjacent, and vectors woul
 is one sample of C·S columns: a group of S for each channel, with B positions. All are views; no element moves.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -51,7 +52,7 @@ class View(NamedTuple):
 
     groups: int
     shape: Numbers
-    strides: list[Numbers]
+    strides: Sequence[Numbers]
 
 
 def seen(shape: Numbers, strides: list[Numbers], itemsize: int) -> View:
