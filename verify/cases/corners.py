@@ -51,7 +51,11 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
     for number, inputs in enumerate(freezable(op) if frozen else (), len(specs)):
         specs.append((number, replace(usual, dtype=dtypes[number % len(dtypes)], frozen=inputs, seed=number)))
     met = [count() for _ in dtypes]
-    turned = (turns.of_type(spec, next(met[turn % len(met)]), turn % len(met), op) for turn, spec in specs)
+    turned = [turns.of_type(spec, next(met[turn % len(met)]), turn % len(met), op) for turn, spec in specs]
+    parameters = tuple(name for name in ways.PARAMETERS if frozen and name in differentiable(op))
+    if parameters:  # of so few elements that `autograd` takes all its ways
+        few = replace(usual, shape=(*usual.shape[:-1], 4), dtype=dtypes[0], frozen=parameters, seed=len(turned))
+        turned.append(turns.also(turns.of_type(few, len(turned), 0, op), ("autograd",)))
     return turns.in_turn(turned, ways.offered(op, autograd=frozen, gpu=gpu))
 
 

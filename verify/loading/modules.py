@@ -42,9 +42,12 @@ class Instance:
     """One module for several calls, whose parameters get each call's values; `turn` says how, of WRITES.
 
     It has one module for each way to construct it; a module that a user names is copied, so that it stays as it is.
+    Without `writes` the call's own tensors replace the parameters, as where one requires a gradient: what the graph of
+    an earlier call has saved stays as it is.
     """
 
     turn: int = 0
+    writes: bool = True
     modules: dict[str, nn.Module] = field(default_factory=dict)
 
     def serving(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,7 +206,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
             for role, key in _roles(used, name).items()
             if given.get(role) is not None
         }
-        if instance is not None and not any(tensor.requires_grad for tensor in tensors.values()):
+        if instance is not None and instance.writes and not any(tensor.requires_grad for tensor in tensors.values()):
             own = dict(used.named_parameters())
             instance.write(used, {key: tensor for key, tensor in tensors.items() if key in own})
             tensors = {key: tensor for key, tensor in tensors.items() if key not in own}
