@@ -24,7 +24,7 @@ from verify_norm.cases.corner_lines import (
 )
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import aliased, aliases, differentiable, needed, refusal, row_length
+from verify_norm.core.geometry import aliased, aliases, differentiable, layouts_drawn, needed, refusal, row_length
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
 
 ROTARIES: tuple[Literal["full", "half", "quarter"], ...] = ("full", "half", "full", "quarter")
@@ -82,6 +82,8 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
     if "bias" not in names:
         spec = replace(spec, bias=True)
     spec = needed(spec, op)
+    if "other_layout" in layouts_drawn(op):
+        spec = replace(spec, other_layout=layout)
     if "dy" not in names:
         spec = replace(spec, dy_data="random")
     if "residual" in names:

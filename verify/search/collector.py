@@ -12,6 +12,7 @@ from verify_norm.core.coverage import Coverage, Seen
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding
+from verify_norm.core.geometry import layout_field
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report, count_cases
 from verify_norm.core.settings import Settings
@@ -110,7 +111,7 @@ class Collector:
             self.refused += 1
             return
         self.tried += 1
-        near: dict[str, Any] = {f"{name}_layout": "contiguous" for name in examined.near}
+        near: dict[str, Any] = {layout_field(name): "contiguous" for name in examined.near}
         spec = replace(examined.spec, **near)
         if examined.problem is not None:
             self.raised.append(Raised(spec, examined.problem, examined.limits))
