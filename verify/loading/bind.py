@@ -19,12 +19,14 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.library import CustomOpDef
 
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import Contract, Op
 from verify_norm.loading.targets import preset
 
+ARGUMENTS = re.compile(r"\barguments?\b")  # what Python and extensions speak of where a call does not fit
 UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 FEATURES = "features"  # the number of elements of weight
 ALIASES = {  # our name: other names, in any case unless another line has the exact spelling
@@ -72,6 +74,7 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "dbias": "db dbeta grad_bias grad_beta",
     }.items()
 }
+DERIVED = ("normalized_shape", "weight_offset")  # of what few functions take
 ABSENT = ("bias", "residual", "scale_ub")  # of a library's norm, where the operator has none: they are None
 NUMBERS = (
     "eps",
@@ -169,8 +172,8 @@ class Binding:
     """How to call a callable: its arguments in order.
 
     `fixed` holds values of the operator that all cases must have, `every` what it takes by name beyond its arguments.
-    `rest` is the name of its **kwargs, "" if it has none. Arguments `unset` stand for what the operator does not have;
-    those `kept` have a value of their own, each with the words for it.
+    `rest` is the name of its **kwargs, `stars` that of its *args, "" if it has none. Arguments `unset` stand for what
+    the operator does not have; those `kept` have a value of their own, each with the words for it.
     """
 
     arguments: tuple[Argument, ...]
@@ -178,6 +181,7 @@ class Binding:
     returns: tuple[str, ...] = ()
     every: tuple[str, ...] = ()
     rest: str = ""
+    stars: str = ""
     unset: tuple[str, ...] = ()
     kept: tuple[tuple[str, str], ...] = ()
 
@@ -201,6 +205,11 @@ class Binding:
             return function(*(v for a, v in values if a.positional), **more, **named)
         except TypeError as error:
             refused = UNEXPECTED.search(str(error))
+            if self.rest and self.stars and not self.arguments and ARGUMENTS.search(str(error)):
+                taken = (n for n in self.every if n not in DERIVED and (refused is None or n != refused[1]))
+                named_so = ",".join(f"{n}={n}" for n in taken)
+                hint = f"its signature is (*{self.stars}, **{self.rest}): name its arguments, as --bind {named_so}"
+                raise TypeError(f"{error}; {hint}") from error
             if refused is None or refused[1] not in more:
                 raise
             taken = ", ".join(f"{name}={name}" for name in self.sources if name != refused[1])
@@ -210,8 +219,8 @@ class Binding:
 
 def signature(function: Any, name: str) -> list[inspect.Parameter]:
     """Return the function's parameters; raises UsageError if neither Python nor torch.jit knows them."""
-    if isinstance(function, torch.jit.ScriptFunction):
-        schema: Any = function.schema
+    schema = schema_of(function)
+    if schema is not None:
         return [_parameter(argument) for argument in schema.arguments]
     try:
         return list(inspect.signature(function).parameters.values())
@@ -219,10 +228,26 @@ def signature(function: Any, name: str) -> list[inspect.Parameter]:
         raise UsageError(f"{name} has no signature to bind arguments by: {error}") from error
 
 
+def schema_of(function: Any) -> Any:
+    """Return the schema of a function by torch.jit.script, or of an operator of torch; None for any other function.
+
+    Their signature in Python is (*args, **kwargs). Of several overloads it is the default one.
+    """
+    if isinstance(function, torch.jit.ScriptFunction):
+        return function.schema
+    if isinstance(function, CustomOpDef):
+        function = function._opoverload
+    if isinstance(function, torch._ops.OpOverloadPacket):
+        overloads = function.overloads()
+        function = getattr(function, "default" if "default" in overloads else overloads[0])
+    return function._schema if isinstance(function, torch._ops.OpOverload) else None
+
+
 def _parameter(argument: Any) -> inspect.Parameter:
     """Return the parameter that an argument of a schema is."""
     default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
-    return inspect.Parameter(argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+    kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(argument.name, kind, default=default)
 
 
 def bind(
@@ -289,7 +314,8 @@ def bind(
     every: tuple[str, ...] = ()
     if not ours_of and all(a.source in (None, a.name) for a in arguments):  # it uses the operator's names
         every = tuple(n for n in offered if n not in (*_taken(arguments), FEATURES))
-    return Binding(tuple(arguments), fixed, option.returns, every, rest, tuple(unset), tuple(kept))
+    stars = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+    return Binding(tuple(arguments), fixed, option.returns, every, rest, stars, tuple(unset), tuple(kept))
 
 
 def _with_preset(candidate: Candidate, offered: tuple[str, ...]) -> BindOption:
