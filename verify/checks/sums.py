@@ -21,6 +21,7 @@ from verify_norm.checks.relations.moments import independent
 from verify_norm.checks.relations.rerun import element
 from verify_norm.checks.relations.stages import Stages, cotangent, given, stages
 from verify_norm.core import geometry, judge
+from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import SIGNS, Finding, OverProbable, SmallestError
 from verify_norm.core.run import Run
@@ -150,8 +151,9 @@ def _found(run: Run, one: Equation) -> Finding:
     index = judge.worst(one.ratio)
     got, want, allowed = (float(v[index]) for v in (one.left, one.right, one.tolerance))
     place = f"{one.name} of row {index[0]}" if one.name else element(one.output, index)
+    off, most = told_apart(abs(got - want), allowed)
     message = (
-        f"{place}: expected {want:.9g}, got {got:.9g}, {abs(got - want):.3g} apart, {allowed:.3g} allowed in "
+        f"{place}: expected {want:.9g}, got {got:.9g}, {off} apart, {most} allowed in "
         f"random data; {int((one.ratio > 1).sum())} of {one.ratio.size} are off"
     )
     if not one.name and one.ratio[index] < FEW_LANES:

@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 import torch
-from torch.library import CustomOpDef
+from torch._library.custom_ops import CustomOpDef
 
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ranges import out_of_range
@@ -206,8 +206,8 @@ class Binding:
         except TypeError as error:
             refused = UNEXPECTED.search(str(error))
             if self.rest and self.stars and not self.arguments and ARGUMENTS.search(str(error)):
-                taken = (n for n in self.every if n not in DERIVED and (refused is None or n != refused[1]))
-                named_so = ",".join(f"{n}={n}" for n in taken)
+                own = [n for n in self.every if n not in DERIVED and (refused is None or n != refused[1])]
+                named_so = ",".join(f"{n}={n}" for n in own)
                 hint = f"its signature is (*{self.stars}, **{self.rest}): name its arguments, as --bind {named_so}"
                 raise TypeError(f"{error}; {hint}") from error
             if refused is None or refused[1] not in more:
