@@ -166,7 +166,7 @@ def test_outputs_to_write_into():
         ("epsilon=-1", "--bind epsilon=-1: eps: expected a finite number of 0 or more, got -1"),
         ("eps=1e999", "--bind eps=inf: eps: expected a finite number of 0 or more, got inf"),
         ("", "f needs gate; layernorm_fwd offers x, weight, bias, eps, normalized_shape, features "
-             "(--bind x=gate, or gate=<a constant>)"),
+             "(--bind gate=<a constant>)"),
     ],
 )  # fmt: skip
 def test_a_wrong_binding_is_told_with_both_lists(text, said):

@@ -157,6 +157,7 @@ def _found(run: Run, one: Equation) -> Finding:
         f"random data; {int((one.ratio > 1).sum())} of {one.ratio.size} are off"
     )
     if not one.name and one.ratio[index] < FEW_LANES:
-        message += ". If the kernel adds in few running sums, declare lanes; if in one, declare summation='sequential'"
+        message += ". If the kernel adds in few running sums, declare lanes, as --contract lanes=8; if in one, "
+        message += "--contract summation=sequential"
     ulp = None if one.name else abs(got - want) / float(FORMATS[truth(run, one.output).dtype].ulp(np.array(want)))
     return finding(run, "sums", one.output, message, index=index, got=got, want=want, allowed=allowed, ulp=ulp)

@@ -30,6 +30,8 @@ def case(spec: CaseSpec) -> str:
             continue
         if one.name.endswith("_layout"):
             words.append(f"{one.name.removesuffix('_layout')} {value}")
+        elif one.name == "frozen":
+            words.append(f"{' and '.join(value)} frozen")
         elif one.name == "data":
             words.append(str(value))
         elif one.name == "special":

@@ -46,7 +46,7 @@ class WritesError(UsageError):
 
 def of_kernel(kernel: Kernel, target: Any) -> Adapted:
     """Return the callable adapted to the kernel's record; raises UsageError."""
-    return adapt(Candidate(target, kernel.name, OPS[kernel.op], parse(kernel.bind), kernel.contract))
+    return adapt(Candidate(target, kernel.name, OPS[kernel.op], parse(kernel.bind), kernel.contract, kernel.only))
 
 
 def adapt(candidate: Candidate) -> Adapted:

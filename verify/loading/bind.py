@@ -148,13 +148,14 @@ def parse(text: str) -> BindOption:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A callable that may become a kernel of `op`: its name in messages, the user's --bind, and its contract."""
+    """A callable that may become a kernel of `op`: its name, the user's --bind, its contract, and its --only."""
 
     target: Any
     name: str
     op: Op
     option: BindOption = field(default_factory=BindOption)
     contract: Contract = field(default_factory=Contract)
+    only: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +302,10 @@ def bind(
             kept += [(p.name, f"it keeps its default {p.default!r:.60}")] * (p.default is not None)
     if unknown:
         offers = f"{candidate.op.name} offers {', '.join(offered)}"
-        like = next(name for name in ("x", FEATURES, *offered) if name in offered)
-        example = f"--bind {like}={unknown[0]}, or {unknown[0]}=<a constant>"
+        free = [name for name in offered if name not in _taken(arguments)]
+        first = next(name for name in ("x", FEATURES, *offered) if name in offered)
+        like = [name for name in free if name == first or name.startswith(unknown[0].lower())]
+        example = f"--bind {f'{like[0]}={unknown[0]}, or ' if like else ''}{unknown[0]}=<a constant>"
         raise UsageError(f"{candidate.name} needs {', '.join(unknown)}; {offers} ({example})")
     if not rest:
         return Binding(tuple(arguments), fixed, option.returns, unset=tuple(unset), kept=tuple(kept))
