@@ -192,7 +192,8 @@ class Collector:
 
     def outside(self) -> str:
         """Return the --only within which no case has findings, though most others have; "" if there is none."""
-        return separating(self.kernel, [spec for specs in self.failing.values() for spec in specs], self.ran)
+        failed = [spec for specs in self.failing.values() for spec in specs]
+        return separating(self.kernel, failed, self.ran, [one.problem for one in self.raised])
 
     def report(
         self,
