@@ -90,7 +90,8 @@ KERNELS = [  # what --kernel names, what is said
     ("os.path:join.x", "os.path:join has no 'x'"),
     ("good.py:rmsnorm", "good.py has no 'rmsnorm'; its callables are: rmsnorm_fwd"),
     ("syntax.py:f", "syntax.py cannot be imported: SyntaxError"),
-    ("raises.py:f", "ValueError: a [red]b[/] :smile:"),
+    ("raises.py:f", "ValueError: a [red]b[/] :smile: (raises.py, line 1)"),
+    ("text.txt:f", "text.txt is no .py file"),
     ("exits.py:f", "exits.py cannot be imported: SystemExit: 0"),
     ("base.py:f", "base.py cannot be imported: Odd: no"),
     ("null.py:f", "null.py cannot be imported"),
@@ -190,6 +191,7 @@ OPTIONS = [  # after K
 ]
 BASELINES = ["torn", "emptylist", "empty", "null", "deep", "other", "newer", "wrong", "digits", "pickle", "utf16"]
 SPECS = [  # fields of a replay line beside or instead of the kernel and a shape, what is said
+    ({"shap": [2]}, "unknown field of the spec 'shap' (did you mean shape"),
     ({"shape": []}, "shape: expected one or more sizes"),
     ({"shape": [-1]}, "none negative"),
     ({"shape": [0.5]}, "shape.0"),
