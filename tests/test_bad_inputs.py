@@ -113,6 +113,7 @@ KERNELS = [  # what --kernel names, what is said
 K = ("--kernel", "rmsnorm_fwd", "--device", "cpu")
 OPTIONS = [  # after K
     (("--op", "rmsnorm_fw"), "unknown op 'rmsnorm_fw' (did you mean rmsnorm_fwd"),
+    (("--op", "rmsnorm_fwd", "--op=rmsnorm_bwd"), "--op stands for rmsnorm_fwd and for rmsnorm_bwd: expected one"),
     (("--op", "RMSNorm"), "unknown op 'RMSNorm' (did you mean rmsnorm"),
     (("--op", "layernorm_fwd"), "rmsnorm_fwd is a kernel for rmsnorm_fwd, not for layernorm_fwd"),
     (("--bind", "[/]"), "cannot parse --bind '[/]'"),
