@@ -90,7 +90,8 @@ KERNELS = [  # what --kernel names, what is said
     ("os.path:join.x", "os.path:join has no 'x'"),
     ("good.py:rmsnorm", "good.py has no 'rmsnorm'; its callables are: rmsnorm_fwd"),
     ("syntax.py:f", "syntax.py cannot be imported: SyntaxError"),
-    ("raises.py:f", "ValueError: a [red]b[/] :smile:"),
+    ("raises.py:f", "ValueError: a [red]b[/] :smile: (raises.py, line 1)"),
+    ("text.txt:f", "text.txt is no .py file"),
     ("exits.py:f", "exits.py cannot be imported: SystemExit: 0"),
     ("base.py:f", "base.py cannot be imported: Odd: no"),
     ("null.py:f", "null.py cannot be imported"),
@@ -112,6 +113,7 @@ KERNELS = [  # what --kernel names, what is said
 K = ("--kernel", "rmsnorm_fwd", "--device", "cpu")
 OPTIONS = [  # after K
     (("--op", "rmsnorm_fw"), "unknown op 'rmsnorm_fw' (did you mean rmsnorm_fwd"),
+    (("--op", "rmsnorm_fwd", "--op=rmsnorm_bwd"), "--op stands for rmsnorm_fwd and for rmsnorm_bwd: expected one"),
     (("--op", "RMSNorm"), "unknown op 'RMSNorm' (did you mean rmsnorm"),
     (("--op", "layernorm_fwd"), "rmsnorm_fwd is a kernel for rmsnorm_fwd, not for layernorm_fwd"),
     (("--bind", "[/]"), "cannot parse --bind '[/]'"),
@@ -190,6 +192,7 @@ OPTIONS = [  # after K
 ]
 BASELINES = ["torn", "emptylist", "empty", "null", "deep", "other", "newer", "wrong", "digits", "pickle", "utf16"]
 SPECS = [  # fields of a replay line beside or instead of the kernel and a shape, what is said
+    ({"shap": [2]}, "unknown field of the spec 'shap' (did you mean shape"),
     ({"shape": []}, "shape: expected one or more sizes"),
     ({"shape": [-1]}, "none negative"),
     ({"shape": [0.5]}, "shape.0"),

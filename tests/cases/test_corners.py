@@ -182,9 +182,13 @@ def test_inputs_that_need_no_gradient_are_in_every_type(op):
     table = corners.corners(OPS[op], DTYPES, frozen=True)
     frozen = [spec for spec in table if spec.frozen]
     assert len({spec.seed for spec in table}) == len(table), "each has data of its own"
-    assert {spec.frozen for spec in frozen} == set(sets)
+    parameters = tuple(name for name in ("weight", "bias") if name in geometry.differentiable(OPS[op]))
+    assert {spec.frozen for spec in frozen} == {*sets, *[parameters] * bool(parameters)}
     assert all(len(spec.shape) == 3 and spec.weight and spec.bias for spec in frozen)
     assert len({spec.dtype for spec in frozen}) == min(len(sets), len(DTYPES))
+    tried = [spec for spec in frozen if spec.frozen == parameters and spec.autograd == ways.QUICK]
+    assert all("autograd" in spec.further for spec in tried)
+    assert bool(tried) == bool(parameters), "every way where a module's parameters are frozen"
 
 
 ROWS = {  # what a line of the table of rows is there for

@@ -15,6 +15,7 @@ from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData
+from verify_norm.core.geometry import differentiable, thawed
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.loading.registry import load, load_directions
@@ -209,8 +210,55 @@ class KeepsX(nn.RMSNorm):
         return Late.apply(x, self.weight, self.eps)
 
 
+class KeepsWeight(nn.RMSNorm):
+    """A module that keeps its weight for its backward, past what torch saves."""
+
+    def forward(self, x):
+        self.kept = self.weight.detach().clone()
+        outer = self
+
+        class Late(Once):
+            @staticmethod
+            @once_differentiable
+            def backward(ctx, dy):
+                x, _, rstd = ctx.saved_tensors
+                return *gradients(dy, x, outer.kept, rstd), None
+
+        return Late.apply(x, self.weight, self.eps)
+
+
 def test_what_a_module_keeps_for_its_backward():
     assert set(said(KeepsX, "between")) == {"dx", "dweight"}
+    assert set(said(KeepsX, "between", replace(SPEC, frozen=("weight",)))) == {"dx"}
+    assert set(said(KeepsWeight, "between", replace(SPEC, frozen=("weight",)))) == {"dx"}
+
+
+class Plain(nn.LayerNorm):
+    """A module of plain operators, which saves its weight in several ways."""
+
+    def forward(self, x):
+        centred = x.double() - x.double().mean(-1, keepdim=True)
+        xhat = centred * (centred.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        y = xhat if self.weight is None else xhat * self.weight
+        return (y if self.bias is None else y + self.bias).to(x.dtype)
+
+
+@pytest.mark.parametrize("frozen", [("weight",), ("bias",), ("weight", "bias"), ("x", "bias"), ("x", "weight")])
+@pytest.mark.parametrize(
+    ("module", "op", "spec"),
+    [
+        (Plain, "layernorm", SPEC),
+        (nn.LayerNorm, "layernorm", SPEC),
+        (nn.RMSNorm, "rmsnorm", SPEC),
+        (nn.GroupNorm, "groupnorm", CaseSpec((2, 6, 4), num_groups=3)),
+        (nn.BatchNorm1d, "batchnorm", CaseSpec((4, 3, 5))),
+        (nn.BatchNorm1d, "batchnorm", CaseSpec((4, 3, 5), training=False)),
+    ],
+)
+def test_frozen_parameters_of_right_modules(module, op, spec, frozen):
+    frozen = thawed(replace(spec, frozen=frozen), differentiable(OPS[f"{op}_bwd"])).frozen
+    for way in of_op():
+        assert said(module, way, replace(spec, frozen=frozen), op) in ({}, None), way
 
 
 class Polite(Once):

@@ -95,6 +95,7 @@ def test_few_lanes_are_proposed_where_they_would_explain_it():
         run = run_with(LONG, "layernorm_bwd", dbias=[((2,), error)])
         (found,) = (one for one in CHECKS["sums"].function(run) if isinstance(one, Finding))
         assert ("declare lanes" in found.message) == proposed
+        assert ("--contract summation=sequential" in found.message) == proposed
     row = run_with(WIDE, "layernorm_bwd", dx=[((1, 7), 1e-3)])
     (found,) = (one for one in CHECKS["sums"].function(row) if isinstance(one, Finding))
     assert "declare lanes" not in found.message

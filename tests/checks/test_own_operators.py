@@ -1,14 +1,19 @@
 """Operators of a user's own through all checks: right kernels pass, unusual ones too, and each mistake is detected."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from checking import findings
+from hypothesis import given, settings
 
-from verify_norm.cases import make
+from verify_norm.cases import corners, covering, make, strategies
+from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import FURTHER, CaseSpec, Contract
 from verify_norm.core.user_operators import operator
+from verify_norm.loading import gradients
 
 LAWS = tuple(name for name in FURTHER if name not in ("effects", "memory", "honesty", "calls", "modes", "autograd"))
 SPECS = (
@@ -175,3 +180,74 @@ def test_the_truth_of_an_own_operator_is_numpys_for_a_large_case_on_a_gpu():
     spec = CaseSpec((2**10, 2**10))
     assert make.judge_of(spec, OPS["rmsnorm_fwd"], "cuda:1") == "cuda:1"
     assert make.judge_of(spec, OPERATORS["scale"].records("scale")[0], "cuda:1") is None
+
+
+NAMED = ("gamma", "residual", "gate", "mask", "bias", "weight")  # names of their own, and those of other operators
+
+
+def product(name, dims):
+    """The operator x̂ times one more tensor of such a name and dimensions, and a kernel of it."""
+    space = {"np": np}
+    source = f"def f(x, {name}, *, eps):\n    return {name} * x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)"
+    exec(source, space)
+
+    def kernel(offered=None, **named):
+        taken = offered or named
+        x, eps, normalized_shape = (taken[one] for one in ("x", "eps", "normalized_shape"))
+        r = rows(x, normalized_shape)
+        xhat = (r * (r.square().mean(1, keepdim=True) + eps).rsqrt()).reshape(x.shape)
+        return (xhat * taken[name].float()).to(x.dtype)
+
+    return operator(space["f"], tensors={name: dims}, name=f"of_{name}_{dims}"), kernel
+
+
+def by_torch(kernel, op):
+    """The backward that torch makes of a kernel, and what a record of it says."""
+    back = gradients.backward(kernel, op)
+    return (lambda **given: back(given)), {"autograd": True, "forward_run": kernel}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["fwd", "bwd"])
+@pytest.mark.parametrize("dims", ["MN", "N", "1"])
+@pytest.mark.parametrize("name", NAMED)
+def test_every_case_of_a_tensor_of_any_name_and_dimensions(name, dims, way):
+    operator, kernel = product(name, dims)
+    op = OPS[f"{operator.name}_{way}"]
+    run, fields = (kernel, {}) if way == "fwd" else by_torch(kernel, op)
+    table = corners.corners(op, ("float32",), frozen=way == "bwd")
+    some = tuple(spec for spec in table if 0 < np.prod(spec.shape) < 2**9)[::6]
+    made = covering.array(op, ("float32",), (), frozen=way == "bwd").rows
+    few = [spec for spec in made if np.prod(spec.shape) < 2**12]
+    layouts = {geometry.layout_of(spec, name) for spec in few}
+    assert layouts >= ({"contiguous"} if dims == "1" else {"contiguous", "every_other"})
+    for spec in (*some, *few[::80]):
+        assert not findings(run, replace(spec, further=()), op.name, **fields), spec
+    drawn: list[CaseSpec] = []
+    settings(max_examples=5, database=None)(
+        given(strategies.specs(op, ("float32",), 64))(lambda spec: drawn.append(spec))
+    )()
+    assert drawn
+
+
+def test_layouts_of_a_tensor_of_its_own():
+    operator, right = product("gamma", "MN")
+
+    def wrong(x, gamma, eps, normalized_shape):
+        read = torch.as_strided(gamma, x.shape, x.stride())
+        return right(x=x, eps=eps, normalized_shape=normalized_shape, gamma=read)
+
+    op, spec = f"{operator.name}_fwd", CaseSpec((4, 6), other_layout="transposed", further=())
+    assert not findings(right, spec, op)
+    assert ("accuracy", "y") in findings(wrong, spec, op)
+    assert not findings(wrong, replace(spec, other_layout="contiguous"), op)
+
+
+@pytest.mark.parametrize("dims", ["MN", "N"])
+def test_the_gradients_of_a_users_residual_and_weight(dims):
+    for name in ("residual", "weight"):
+        operator, kernel = product(name, dims)
+        run, fields = by_torch(kernel, OPS[f"{operator.name}_bwd"])
+        for spec in (replace(SPECS[0], further=("batch_invariance", "autograd")), SPECS[1]):
+            assert not findings(run, spec, f"{operator.name}_bwd", **fields)

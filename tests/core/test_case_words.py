@@ -38,3 +38,4 @@ def test_how_many(number, said):
 
 def test_a_family_of_data_and_a_field_of_several_words():
     assert case(replace(PLAIN, data="heavy", weight_offset=1.0)) == "2×3 float32, heavy, weight offset 1.0"
+    assert case(replace(PLAIN, frozen=("x", "weight"))) == "2×3 float32, x and weight frozen"

@@ -208,6 +208,8 @@ def test_all_that_there_is_to_say_of_a_finding():
     }
     assert list(results.facts(report(), FINDING)) == ["case", "seen in", "replay"]
     assert results.facts(report(), replace(shown, output=None))["element"] == "[0, 3]"
+    close = results.facts(report(), replace(shown, ulp=0.5001, allowed=0.5))
+    assert close["expected"] == "1.0   0.5001 ULP away, 0.5 allowed", "as many digits as tell them apart"
     assert results.facts(report(), replace(shown, ulp=None))["expected"] == "1.0   0.512 allowed"
 
 

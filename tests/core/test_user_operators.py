@@ -87,6 +87,7 @@ def crashing(x, weight):
         (of_foo, {}, "unknown option of an operator 'foo'"),
         (of_eps, {}, r"eps is no tensor: an option is keyword-only, as in f\(x, \*, eps\)"),
         (of_scale, {}, "scale has another meaning in cases; give it another name"),
+        (lambda x, offset: x * offset, {"name": "moved"}, "offset has another meaning in cases"),
         (of_any, {}, r"got a function with \*args or \*\*kwargs"),
         (lambda x: x, {}, "expected name="),
         (3, {"name": "three"}, "expected name= with a name, and a function, not 3"),

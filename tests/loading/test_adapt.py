@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from checking import findings
 from directions import GROUPS, LOOSE, ROWS, VALUES, both
 from torch import nn
 from torch.nn import functional
@@ -14,7 +15,7 @@ from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.loading import registry
-from verify_norm.loading.registry import load_directions
+from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 from verify_norm.search.examine import examine
 
@@ -48,6 +49,25 @@ def twice_rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> t
 def test_a_function_in_torchscript_has_the_arguments_of_its_schema():
     assert set().union(*both(torch.jit.script(rmsnorm), ROWS, "rmsnorm").values()) == set()
     assert ("accuracy", "y") in both(torch.jit.script(twice_rmsnorm), ROWS, "rmsnorm")["rmsnorm_fwd"]
+
+
+def test_an_operator_of_torch_library_has_the_arguments_of_its_schema():
+    @torch.library.custom_op("verify_norm_test::of_schema", mutates_args=())
+    def of_schema(x: torch.Tensor, weight: torch.Tensor | None, eps: float, *, times: float = 1.0) -> torch.Tensor:
+        y = rmsnorm(x, weight, eps) * times
+        return y.clone() if y is x else y
+
+    packet = torch.ops.verify_norm_test.of_schema
+    for one in (of_schema, packet, packet.default):
+        assert findings(load(one, "rmsnorm_fwd").run, ROWS, "rmsnorm_fwd") == set()
+        twice = load(one, "rmsnorm_fwd", bind="times=2.0").run
+        assert ("accuracy", "y") in findings(twice, ROWS, "rmsnorm_fwd")
+
+
+def test_what_a_signature_of_stars_hides_is_named():
+    kernel = load(lambda *args, **kwargs: rmsnorm(*args, **kwargs), "rmsnorm_fwd")
+    with pytest.raises(TypeError, match=r"its signature is \(\*args, \*\*kwargs\): name its arguments, as --bind x=x,"):
+        kernel.run(**make.case(ROWS, OPS["rmsnorm_fwd"], kernel.contract).arguments)
 
 
 def test_a_gradient_that_autograd_hands_through_is_no_fault():

@@ -122,7 +122,7 @@ def test_a_wrapper_that_passes_all_on_gets_what_a_user_names():
     def wrapper(*args, **kwargs):
         return wrapped(*args, **kwargs)
 
-    with pytest.raises(TypeError, match=r"unexpected keyword argument.*--bind 'x=x, weight=weight, "):
+    with pytest.raises(TypeError, match=r"unexpected keyword argument.*--bind x=x,weight=weight,"):
         called(wrapper)
     assert called(wrapper, "x=x, weight=weight, eps=eps") == ("<x>", "<weight>", "<eps>")
 

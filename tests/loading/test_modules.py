@@ -21,6 +21,33 @@ class PrivateRMSNorm(nn.Module):
         return nn.functional.rms_norm(x, self.weight.shape, self.weight, self._eps)
 
 
+class Fp32LayerNorm(nn.LayerNorm):
+    """A LayerNorm whose constructor names no parameters."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+class Frozen(nn.Module):
+    """BatchNorm in evaluation, which has no momentum."""
+
+    def __init__(self, num_features, eps=1e-5):
+        super().__init__()
+        self.eps = eps
+        for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
+            self.register_buffer(name, torch.full((num_features,), value))
+
+    def forward(self, x):
+        return nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
+def test_a_momentum_is_asked_for_where_a_module_trains():
+    (kernel,) = load_directions(Frozen, "batchnorm_fwd", taken="training=false,running")
+    assert kernel.refuses(CaseSpec((4, 3, 5), training=False, momentum=0.3)) is None
+    with pytest.raises(UsageError, match="no attribute for momentum"):
+        load_directions(Frozen, "batchnorm_fwd", taken="running")
+
+
 @pytest.mark.parametrize(
     ("target", "spec"),
     [
@@ -33,6 +60,8 @@ class PrivateRMSNorm(nn.Module):
         (nn.RMSNorm, ROWS),
         (nn.RMSNorm(16, eps=None), CaseSpec((3, 16), dtype="bfloat16", log2_scale=-8)),  # eps is that of float32
         (PrivateRMSNorm(16), ROWS),
+        (Fp32LayerNorm, CaseSpec((2, 3, 8))),
+        (Fp32LayerNorm, CaseSpec((4, 8), weight=False, bias=False, eps=1e-3)),
         (nn.GroupNorm, GROUPS),
         (nn.GroupNorm(2, 8, eps=1e-2), GROUPS),
         (nn.InstanceNorm2d, GROUPS),

@@ -268,6 +268,8 @@ def test_mistakes_in_the_decorator_are_told():
         ValueError, match=r"unknown check 'determinsm' \(did you mean determinism\?\); verify-norm list shows"
     ):
         parametrize_checks("a:b", expected_failures={"determinsm": "why"})
+    with pytest.raises(ValueError, match=r"as @verify_norm.parametrize_checks\('package.module:attr'\)"):
+        parametrize_checks(lambda kernel, check: check(kernel))
     with pytest.raises(ValueError, match="expected kernels, as functions or"):
         parametrize_checks()
     with pytest.raises(ValueError, match="expected kernels, as functions or"):

@@ -157,3 +157,11 @@ def test_one_default_is_singular_and_a_run_is_meant_where_no_command_is_named(pr
     monkeypatch.chdir(tmp_path)
     assert config.defaults()[0] == {"seed": 4}
     assert config.defaults("exhaust") == ({}, "")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_table_that_is_not_utf8_is_refused(tmp_path, encoding):
+    file = tmp_path / "pyproject.toml"
+    file.write_bytes("# größe\n[tool.verify-norm]\nexamples = 3\n".encode(encoding))
+    with pytest.raises(UsageError, match="it is not UTF-8"):
+        config.nearest(tmp_path)

@@ -67,7 +67,9 @@ def told(error, refuses, kernel=NOTHING, say=stated):
         (ValueError("head_dim must be even"), lambda s: s.shape[-1] % 2, "that is a multiple of 2 only"),
         (ValueError("odd head_dim is unsupported"), lambda s: s.shape[-1] % 2, "that is a multiple of 2 only"),
         (ValueError("must be a power of 2"), lambda s: s.shape[-1].bit_count() != 1, "that is a power of 2 only"),
-        (ValueError("rows longer than 700 are not supported"), lambda s: s.shape[-1] > 700, "below "),
+        (ValueError("rows longer than 700 are not supported"), lambda s: s.shape[-1] > 700, "at most 700 only"),
+        (ValueError("N <= 700 is required, got 1024"), lambda s: s.shape[-1] > 700, "--only N<=700 declares it"),
+        (ValueError("N must be less than 700"), lambda s: s.shape[-1] >= 700, "below "),
         (
             ValueError("layer norm doesn't support feature dim >= 8KB"),
             lambda s: s.shape[-1] * (4 if s.dtype == "float32" else 2) >= 2**13,
@@ -108,6 +110,13 @@ def test_what_is_said_and_holds_is_a_limit(error, refuses, limit):
 )
 def test_failures_of_one_class_suggest_what_the_kernel_takes(fails, only):
     assert separating(NOTHING, [spec for spec in TABLE if fails(spec)], TABLE) == only
+
+
+def test_a_threshold_of_a_class_is_the_number_that_the_kernel_says():
+    long = [spec for spec in TABLE if spec.shape[-1] > 1000]
+    assert separating(NOTHING, long, TABLE, ["ValueError: N must be a multiple of 1 and <= 1000"]) == "N<=1000"
+    assert separating(NOTHING, long, TABLE, ["ValueError: N must be below 1000"]) == "N<1016"
+    assert separating(NOTHING, long, TABLE, ["ValueError: N must be <= 500"]) == "N<1016"
 
 
 def test_a_class_of_which_some_cases_pass_and_the_rest_of_a_run_of_few_cases():

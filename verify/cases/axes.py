@@ -14,7 +14,7 @@ from verify_norm.cases.corners import exponent, freezable
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import ROTARY, aliases, layout_of, one_tensor, shape_of, specials
+from verify_norm.core.geometry import ROTARY, aliases, layout_of, layouts_drawn, one_tensor, shape_of, specials
 from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 Read = Callable[[CaseSpec], str | None]
@@ -98,11 +98,6 @@ def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
     if tensor.extent not in ("data", "sample", "position"):
         return one_dimensional
     return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
-
-
-def placed(op: Op) -> list[Tensor]:
-    """Return the inputs that may have several layouts: a kernel relies on those of what its own forward saves."""
-    return [t for t in op.inputs if t.extent != "one" and t.role != "saved"]
 
 
 def _field(field: str, values: Iterable[Any]) -> Axis:
@@ -227,8 +222,8 @@ def _dy_scale(dtype: str, log2_scale: int) -> str:
 
 
 def _memory(op: Op) -> list[Axis]:
-    def axis(tensor: Tensor) -> Axis:
-        name, field = tensor.name, f"{tensor.name}_layout"
+    def axis(field: str, tensor: Tensor) -> Axis:
+        name = tensor.name
 
         def read(spec: CaseSpec) -> str | None:
             if tensor.optional and not getattr(spec, "running" if name.startswith("running_") else name):
@@ -239,7 +234,7 @@ def _memory(op: Op) -> list[Axis]:
         some = [layout for layout in layouts(tensor, op) if layout != "loose"]  # of few shapes, in corners
         return Axis(field, {f"{layout} {name}": [{field: layout}] for layout in some}, read, of_memory=True)
 
-    made = [axis(tensor) for tensor in placed(op)]
+    made = [axis(field, tensor) for field, tensor in layouts_drawn(op).items()]
     ways = {"inputs apart": [{"alias": ""}]} | {f"one tensor {pair}": [{"alias": pair}] for pair in aliases(op)}
 
     def read(spec: CaseSpec) -> str:

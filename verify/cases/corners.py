@@ -24,7 +24,7 @@ from verify_norm.cases.corner_lines import (
 )
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import aliased, aliases, differentiable, needed, refusal, row_length
+from verify_norm.core.geometry import aliased, aliases, differentiable, layouts_drawn, needed, refusal, row_length
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
 
 ROTARIES: tuple[Literal["full", "half", "quarter"], ...] = ("full", "half", "full", "quarter")
@@ -51,7 +51,11 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
     for number, inputs in enumerate(freezable(op) if frozen else (), len(specs)):
         specs.append((number, replace(usual, dtype=dtypes[number % len(dtypes)], frozen=inputs, seed=number)))
     met = [count() for _ in dtypes]
-    turned = (further_runs.of_type(spec, next(met[turn % len(met)]), turn % len(met), op) for turn, spec in specs)
+    turned = [further_runs.of_type(spec, next(met[turn % len(met)]), turn % len(met), op) for turn, spec in specs]
+    parameters = tuple(name for name in ways.PARAMETERS if frozen and name in differentiable(op))
+    if parameters:  # of so few elements that `autograd` takes all its ways
+        few = replace(usual, shape=(*usual.shape[:-1], 4), dtype=dtypes[0], frozen=parameters, seed=len(turned))
+        turned.append(further_runs.also(further_runs.of_type(few, len(turned), 0, op), ("autograd",)))
     return further_runs.in_turn(turned, ways.offered(op, autograd=frozen, gpu=gpu))
 
 
@@ -78,6 +82,8 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
     if "bias" not in names:
         spec = replace(spec, bias=True)
     spec = needed(spec, op)
+    if "other_layout" in layouts_drawn(op):
+        spec = replace(spec, other_layout=layout)
     if "dy" not in names:
         spec = replace(spec, dy_data="random")
     if "residual" in names:

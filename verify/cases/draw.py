@@ -45,9 +45,9 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
     elif one.extent == "position":  # of one angle; where it is 0, as at the first position, nothing turns
         angle = Random(spec.seed, "angle", device).standard_normal(position_shape(spec, op)) * 8
         values = {"cos": np.cos, "sin": np.sin}[one.name](_some(0.0, angle))
-    elif one.name == "mask":  # of a dropout: True where an element of x is kept
+    elif one.name == "mask" and one.dtype == "bool":  # of a dropout: True where an element of x is kept
         values = np.where(rng.integers(0, 2**20, spec.shape) >= spec.dropout_p * 2**20, 1.0, 0.0)
-    elif one.name == "gate":  # of any x: some far out, where a sigmoid is 0 or 1
+    elif one.name == "gate" and one.extent == "data":  # of any x: some far out, where a sigmoid is 0 or 1
         values = 2 * rng.standard_normal(spec.shape) * _some(16.0, np.ones(spec.shape))
     elif one.extent == "affine" or one.role == "weight":
         values = _affine(spec, op, one, rng)

@@ -132,14 +132,12 @@ def specs(
     """
     shape, options = draw(_shape(op, elements, rows))
     dtype = draw(_among(dtypes))
-    names = {t.name: t for t in axes.placed(op)}
+    names = {tensor.name for tensor in op.inputs}
     ndim = options.get("normalized_ndim", 1)
     alike = draw(_one_in_four(_ALIKE, None))
     options |= {
-        f"{name}_layout": alike
-        if alike and tensor.extent == "data"
-        else draw(_usually("contiguous", _layouts(tensor, op, ndim)))
-        for name, tensor in names.items()
+        field: alike if alike and tensor.extent == "data" else draw(_usually("contiguous", _layouts(tensor, op, ndim)))
+        for field, tensor in geometry.layouts_drawn(op).items()
     }
     if "weight_offset" in op.attrs:
         options["weight_offset"] = draw(_among((0.0, 1.0, THIRD, -0.25)))

@@ -152,7 +152,7 @@ def _interleaved(run: Run) -> Found:
     assert run.kernel.forward_run is not None
     tensors = ("residual_out", *differentiable(run.case.op))
     for backward, words in ((False, "a forward"), (True, "a forward and its backward")):
-        serving = modules.Instance().serving(run.kernel.forward_run)  # one module for both
+        serving = modules.Instance(writes=False).serving(run.kernel.forward_run)  # one module for both
         held = replace(run, kernel=replace(run.kernel, forward_run=serving))
 
         def ask(graph: Graph, given: Mapping[str, Any], held: Run = held, backward: bool = backward) -> Any:

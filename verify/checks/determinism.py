@@ -21,6 +21,7 @@ from verify_norm.checks.relations.rerun import (
     rerun,
 )
 from verify_norm.core import judge, packages
+from verify_norm.core.case_words import told_apart
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
 from verify_norm.core.run import Output, Run
@@ -75,8 +76,8 @@ def _lost(run: Run, again: Run) -> Iterator[Difference]:
     for first, one in zip(sums.equations(run), sums.equations(replace(run, outputs=there)), strict=True):
         if isinstance(one, sums.LongSum) and (one.ratio > 1).any() and (first.ratio <= 1).all():
             index, count = judge.worst(one.ratio), int((one.ratio > 1).sum())
-            off, allowed = float(abs(one.left[index] - one.right[index])), float(one.tolerance[index])
-            words = f"{element(one.output, index)} is {off:.3g} from the truth in the next run, {allowed:.3g} allowed"
+            off, most = told_apart(float(abs(one.left[index] - one.right[index])), float(one.tolerance[index]))
+            words = f"{element(one.output, index)} is {off} from the truth in the next run, {most} allowed"
             yield Difference(one.output, f"{words} in random data; {count} of {one.ratio.size} are off", index, count)
 
 

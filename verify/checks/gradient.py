@@ -28,6 +28,7 @@ from verify_norm.checks.relations.forward import Moved, expected_at, move, overf
 from verify_norm.checks.relations.rerun import NearbyError, small
 from verify_norm.checks.relations.stages import given, norm
 from verify_norm.core import geometry, judge, ops
+from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import Finding, NoData, SmallestError
 from verify_norm.core.run import Run
@@ -85,9 +86,10 @@ def gradient(run: Run) -> Iterable[Finding | SmallestError | NoData]:
 def _found(run: Run, c: Comparison) -> Finding:
     unit, count = c.worst, int((c.ratio > 1).sum())
     got, want, allowed = float(c.right[unit]), float(c.left[unit]), float(c.tolerance[unit])
+    off, most = told_apart(abs(want - got), allowed)
     message = (
         f"{c.output} of {c.unit} {unit} is not the derivative of its own forward: along {c.name}, ⟨dy, y⟩ changes "
-        f"by {want:.6g} and {c.output} says {got:.6g}; {abs(want - got):.3g} apart, {allowed:.3g} allowed (a relative "
+        f"by {want:.6g} and {c.output} says {got:.6g}; {off} apart, {most} allowed (a relative "
         f"error of {allowed / max(abs(want), 1e-300):.2g} shows here); {count} of {c.judged} {c.unit}s are off"
     )
     return finding(run, "gradient", c.output, message, index=(unit,), got=got, want=want, allowed=allowed)

@@ -10,6 +10,7 @@ from verify_norm.checks.relations.equations import Equation, compared, judged
 from verify_norm.checks.relations.rerun import NearbyError, small
 from verify_norm.checks.relations.stages import cotangent, given, own_statistics, stages, sum_error
 from verify_norm.checks.relations.symmetries import LAWS
+from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData
@@ -110,8 +111,9 @@ def _found(run: Run, e: Equation) -> Finding:
     index = worst(e.ratio)
     got, want, allowed = float(e.left[index]), float(e.right[index]), float(e.tolerance[index])
     place = f"{e.output} of row {index[0]}" if e.name.startswith("Σ") else element(e.output, index)
+    off, most = told_apart(abs(got - want), allowed)
     message = (
-        f"{place}: expected {want:.9g}, got {got:.9g}, {abs(got - want):.3g} apart, {allowed:.3g} allowed: "
+        f"{place}: expected {want:.9g}, got {got:.9g}, {off} apart, {most} allowed: "
         f"{e.name}; {int((e.ratio > 1).sum())} of {e.ratio.size} are off"
     )
     return finding(run, "identities", e.output, message, index=index, got=got, want=want, allowed=allowed)

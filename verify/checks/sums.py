@@ -20,6 +20,7 @@ from verify_norm.checks.relations.equations import (
 from verify_norm.checks.relations.moments import independent
 from verify_norm.checks.relations.stages import Stages, cotangent, given, stages
 from verify_norm.core import geometry, judge
+from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.excess import element
 from verify_norm.core.finding import SIGNS, Finding, OverProbable, SmallestError
@@ -151,11 +152,13 @@ def _found(run: Run, one: Equation) -> Finding:
     got, want, allowed = (float(v[index]) for v in (one.left, one.right, one.tolerance))
     place = f"{one.name} of row {index[0]}" if one.name else element(one.output, index)
     unit = None if one.name else float(FORMATS[truth(run, one.output).dtype].ulp(np.array(want)))
+    off, most = told_apart(abs(got - want), allowed)
     message = (
-        f"{place}: expected {want:.9g}, got {got:.9g}, {abs(got - want):.3g} apart, {allowed:.3g} allowed in "
+        f"{place}: expected {want:.9g}, got {got:.9g}, {off} apart, {most} allowed in "
         f"random data; {int((one.ratio > 1).sum())} of {one.ratio.size} are off"
     )
     if not one.name and one.ratio[index] < FEW_LANES:
-        message += ". If the kernel adds in few running sums, declare lanes; if in one, declare summation='sequential'"
+        message += ". If the kernel adds in few running sums, declare lanes, as --contract lanes=8; if in one, "
+        message += "--contract summation=sequential"
     ulp, allowed = (None, allowed) if unit is None else (abs(got - want) / unit, allowed / unit)
     return finding(run, "sums", one.output, message, index=index, got=got, want=want, allowed=allowed, ulp=ulp)

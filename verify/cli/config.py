@@ -1,11 +1,14 @@
 """Defaults of the commands from [tool.verify-norm] (`verify_norm.search.config`)."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from verify_norm.cli import console
+from verify_norm.core.errors import UsageError
 from verify_norm.loading import nested
 from verify_norm.search.config import Config, nearest
 
@@ -19,6 +22,12 @@ def load(context: typer.Context, ignored: bool) -> None:
 
 class Group(TyperGroup):
     """The main command. What a command returns is the exit status, and what ends it early has one of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        with console.statuses():
+            refuse_two_operators(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command and exit with its status."""
@@ -34,6 +43,14 @@ class Command(TyperCommand):
         """Run the command."""
         announce(ctx)
         return super().invoke(ctx)
+
+
+def refuse_two_operators(args: Sequence[str]) -> None:
+    """Raise UsageError for --op with two values, of which typer would take the last one."""
+    after = [value for option, value in pairwise(args) if option == "--op"]
+    ops = list(dict.fromkeys((*after, *(one[5:] for one in args if one.startswith("--op=")))))
+    if len(ops) > 1:
+        raise UsageError(f"--op stands for {' and for '.join(ops)}: expected one operator")
 
 
 def announce(context: typer.Context) -> None:

@@ -30,6 +30,8 @@ def case(spec: CaseSpec) -> str:
             continue
         if one.name.endswith("_layout"):
             words.append(f"{one.name.removesuffix('_layout')} {value}")
+        elif one.name == "frozen":
+            words.append(f"{' and '.join(value)} frozen")
         elif one.name == "data":
             words.append(str(value))
         elif one.name == "special":
@@ -43,3 +45,13 @@ def case(spec: CaseSpec) -> str:
 def count(number: int, noun: str) -> str:
     """Return a number of things, as "1 case" or "2,000 cases"."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def told_apart(off: float, allowed: float, digits: int = 3) -> tuple[str, str]:
+    """Return a deviation and what is allowed, in so many digits that they differ.
+
+    >>> told_apart(0.5, 0.25), told_apart(0.5001, 0.5)
+    (('0.5', '0.25'), ('0.5001', '0.5'))
+    """
+    enough = next((n for n in range(digits, 17) if f"{off:.{n}g}" != f"{allowed:.{n}g}"), 17)
+    return f"{off:.{enough}g}", f"{allowed:.{enough}g}"

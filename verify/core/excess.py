@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from verify_norm.core import geometry, judge
+from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Expected, Output
 from verify_norm.core.spec import CaseSpec, Contract, Op
@@ -62,10 +63,10 @@ def excess(
     want = float(expected.value[index])
     ulp = float(judge.ulps(got, expected)[index])
     most = float(judge.allowed(expected)[index]) / float(FORMATS[expected.dtype].ulp(want))
-    digits = next((n for n in range(3, 17) if f"{ulp:.{n}g}" != f"{most:.{n}g}"), 17)  # until they differ
+    off, allowed = told_apart(ulp, most)
     message = (
-        f"{element(name, index)} is {ulp:.{digits}g} ULP ({expected.dtype}) from float64; allowed "
-        f"{most:.{digits}g} ({_reason(name, expected, want, spec, op, contract)}); {int((ratio > 1).sum())} of "
+        f"{element(name, index)} is {off} ULP ({expected.dtype}) from float64; allowed "
+        f"{allowed} ({_reason(name, expected, want, spec, op, contract)}); {int((ratio > 1).sum())} of "
         f"{ratio.size} elements are beyond their bound"
     )
     return Excess(index, float(got[index]), want, ulp, most, message)

@@ -1,12 +1,13 @@
 """Shapes, types and layouts that a spec gives to an operator's tensors, and which specs are valid for an operator."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import prod
 from typing import get_args
 
 from verify_norm.core.spec import ALIASES, SHARED, Alias, CaseSpec, Op, Special, Tensor
 
+LAYOUT_FIELDS = tuple(field.name for field in fields(CaseSpec) if field.name.endswith("_layout"))
 ROTARY = {"full": 1, "half": 2, "quarter": 4}  # what part of a row a rotation turns
 
 
@@ -75,8 +76,12 @@ def aliases(op: Op) -> tuple[Alias, ...]:
     >>> aliases(OPS["layernorm_bwd"]), aliases(OPS["add_rmsnorm_fwd"])
     (('weight:bias', 'x:dy'), ('x:residual',))
     """
-    names = {tensor.name for tensor in op.inputs}
-    return tuple(pair for pair in ALIASES if names.issuperset(pair.split(":")))
+    kinds = {t.name: (t.extent, t.dtype, t.positive) for t in op.inputs}  # a user's own operator may have others
+
+    def alike(one: str, two: str) -> bool:
+        return one in kinds and kinds[one] == kinds.get(two)
+
+    return tuple(pair for pair in ALIASES if alike(*pair.split(":")))
 
 
 def one_tensor(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, str] | None:
@@ -93,7 +98,7 @@ def aliased(spec: CaseSpec, op: Op) -> CaseSpec:
     pair = one_tensor(spec, op)
     if pair is None:
         return spec
-    return replace(spec, **{f"{pair[1]}_layout": layout_of(spec, pair[0])})  # type: ignore[arg-type]
+    return replace(spec, **{layout_field(pair[1]): layout_of(spec, pair[0])})  # type: ignore[arg-type]
 
 
 def groups(spec: CaseSpec, op: Op) -> int:
@@ -250,7 +255,7 @@ def without_shared_memory(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:
     >>> without_shared_memory(CaseSpec((2, 3), x_layout="expanded"), ("x",)).x_layout
     'contiguous'
     """
-    shared = [f"{name}_layout" for name in written if layout_of(spec, name) in SHARED]
+    shared = [layout_field(name) for name in written if layout_of(spec, name) in SHARED]
     return replace(spec, **dict.fromkeys(shared, "contiguous"))  # type: ignore[arg-type]  # mypy sees no names
 
 
@@ -275,8 +280,31 @@ def input_dtype(tensor: Tensor, spec: CaseSpec) -> str:
 
 
 def layout_of(spec: CaseSpec, name: str) -> str:
-    """Return the layout of an argument; one that the spec does not name is contiguous."""
-    return getattr(spec, f"{name}_layout", "contiguous")
+    """Return the layout of an argument; one that the spec does not name has that of the others."""
+    return getattr(spec, layout_field(name))  # type: ignore[no-any-return]
+
+
+def layout_field(name: str) -> str:
+    """Return the field of a case that has the layout of an argument.
+
+    >>> layout_field("weight"), layout_field("gamma")
+    ('weight_layout', 'other_layout')
+    """
+    field = f"{name}_layout"
+    return field if field in LAYOUT_FIELDS else "other_layout"
+
+
+def layouts_drawn(op: Op) -> dict[str, Tensor]:
+    """Return the fields of the layouts that cases of an operator choose, each with a tensor that it places.
+
+    A kernel relies on the layouts of what its own forward saves. Of several tensors one that has rows stands for all.
+    """
+    drawn: dict[str, Tensor] = {}
+    for tensor in op.inputs:
+        field = layout_field(tensor.name)
+        if tensor.extent != "one" and tensor.role != "saved" and (field not in drawn or tensor.extent == "data"):
+            drawn[field] = tensor
+    return drawn
 
 
 def memory_span(shape: Sequence[int], strides: Sequence[int]) -> int:

@@ -71,7 +71,9 @@ def _held(clauses: Sequence[Clause], spec: CaseSpec, op: Op) -> CaseSpec:
         elif clause.name in MEMORY:
             allowed = MEMORY[clause.name]
             laid = {name: geometry.layout_of(spec, name) for name in clause.tensors(op)}
-            held |= {f"{name}_layout": "contiguous" for name, layout in laid.items() if layout not in allowed}
+            held |= {
+                geometry.layout_field(name): "contiguous" for name, layout in laid.items() if layout not in allowed
+            }
         elif clause.name in WORDS and not clause.holds(spec, op):
             held[clause.name] = clause.values[0]
         elif clause.name == "weight_dtype" and not clause.holds(spec, op):

@@ -113,7 +113,7 @@ class Clause:
 
     def tensors(self, op: Op) -> list[str]:
         """Return the tensors of the operator whose memory the clause is about: those named, else all."""
-        laid = [t.name for t in op.inputs if hasattr(CaseSpec, f"{t.name}_layout")]
+        laid = [t.name for t in op.inputs if op.own or geometry.layout_field(t.name) != "other_layout"]
         return [name for name in laid if not self.values or name in self.values]
 
     def __str__(self) -> str:
@@ -196,7 +196,7 @@ def _clause(text: str) -> Clause:
     one_of("clause of --only", name, CLAUSES)
     values = tuple(rest.split("+")) if rest else ()
     if name in MEMORY:
-        known = [n.removesuffix("_layout") for n in CaseSpec.__dataclass_fields__ if n.endswith("_layout")]
+        known = [n.removesuffix("_layout") for n in geometry.LAYOUT_FIELDS if n != "other_layout"]
         made = Clause(name, "=", tuple(one_of(f"tensor of {name}", v, known) for v in values))
         right = (relation == "=" and bool(values)) or text == name
     elif name in FLAGS:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from verify_norm.core.case_words import case, count
+from verify_norm.core.case_words import case, count, told_apart
 from verify_norm.core.coverage import Coverage, Seen, barely
 from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.errors import Exit
@@ -254,8 +254,9 @@ def cases(report: Report) -> str:
 def facts(report: Report, finding: Finding) -> dict[str, str]:
     """Return what there is to say of the smallest case that shows a finding, and the command that replays it."""
     valued = finding.got is not None and finding.want is not None
-    away = [f"{finding.ulp:.3g} ULP away"] if finding.ulp is not None else []
-    away += [f"{finding.allowed:.3g} allowed"] if finding.allowed is not None else []
+    off, allowed = finding.ulp, finding.allowed
+    ulp, most = told_apart(0.0 if off is None else off, 0.0 if allowed is None else allowed)
+    away = [f"{ulp} ULP away"] * (off is not None) + [f"{most} allowed"] * (allowed is not None)
     rows = {
         "case": case(finding.spec),
         "data": str(finding.condition or ""),

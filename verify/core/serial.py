@@ -21,6 +21,7 @@ from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import ALIASES, COTANGENTS, FAMILIES, FURTHER, LAYOUTS, WEIGHTS, CaseSpec
 
 ELEMENTS = 2**36  # the most that x can have: half a tebibyte in float64, more than any machine holds
+SEE_CASE = "verify-norm schema case"
 OBJECT = 'an object, as {"kernel": …, "shape": […]}'  # a replay line
 JSON = ("{\n", "[\n", "[{\n", "[]")  # how the files begin that we write
 _SPEC = TypeAdapter(CaseSpec)
@@ -45,6 +46,8 @@ def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
         raise UsageError(f"cannot parse the spec as JSON: {error}; expected {OBJECT}") from error
     if not isinstance(data, dict):
         raise UsageError(f"the spec: expected {OBJECT}, got {short(data)}")
+    for name in data:
+        one_of("field of the spec", name, ["kernel", "op", *(f.name for f in fields(CaseSpec))], see=SEE_CASE)
     for required in ("kernel", "shape"):
         if required not in data:
             raise UsageError(f"the spec has no {required!r}")
@@ -52,8 +55,6 @@ def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
     for key, name in (("kernel", kernel), ("op", op)):
         if not isinstance(name, str) and (key, name) != ("op", None):
             raise UsageError(f"the spec's {key}: expected a name, got {short(name)}")
-    for name in data:
-        one_of("field of the spec", name, [f.name for f in fields(CaseSpec)], see="verify-norm schema case")
     try:
         spec = _SPEC.validate_json(json.dumps(data), strict=True)  # strict JSON: a list is a tuple
     except ValidationError as error:
@@ -76,7 +77,7 @@ def refuse_nonsense(spec: CaseSpec) -> None:
     for name in spec.further:
         one_of("further run", name, FURTHER)
     for name in ways.WAYS:
-        one_of(name, getattr(spec, name), ("", *ways.known(name)), see="verify-norm schema case")
+        one_of(name, getattr(spec, name), ("", *ways.known(name)), see=SEE_CASE)
     for name, value in asdict(spec).items():
         if name.endswith("_layout"):
             one_of(name, value, LAYOUTS)

@@ -334,6 +334,7 @@ class CaseSpec:
     shift_layout: str = "contiguous"
     cos_layout: str = "contiguous"
     sin_layout: str = "contiguous"
+    other_layout: str = "contiguous"  # of the tensors of a user's own operator that have other names
     weight: bool = True
     bias: bool = True
     dresidual_out: bool = True

@@ -8,7 +8,7 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from keyword import iskeyword
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 from verify_norm.core.errors import UsageError, alternatives, one_line, one_of
 from verify_norm.core.modules import module_of, target_of
-from verify_norm.core.spec import Op, Tensor
+from verify_norm.core.spec import CaseSpec, Op, Tensor
 from verify_norm.core.tensors import DY, RSTD, SAVED_RSTD, X, Y, gradient
 from verify_norm.reference.operations.function import DIMS, Function, Own
 from verify_norm.reference.operations.operand import UnknownOperationError
@@ -25,7 +25,17 @@ from verify_norm.reference.operations.trial import complaint
 OPTIONS = ("eps", "weight_offset")  # of a case, which an operator may have
 TAKEN = (*OPTIONS, "dy", "y", "arithmetic", "normalized_shape")
 # Tensors of other operators that a case shapes in a way of its own.
-OTHERS = ("scale", "shift", "cos", "sin", "running_mean", "running_var", "residual_out", "dresidual_out")
+OTHERS: tuple[str, ...] = (
+    "scale",
+    "shift",
+    "cos",
+    "sin",
+    "running_mean",
+    "running_var",
+    "residual_out",
+    "dresidual_out",
+)
+OTHERS += tuple(one.name for one in fields(CaseSpec) if one.name not in ("weight", "bias", *OTHERS))
 HERE = "own:"
 DIRECTIONS = "_fwd", "_bwd"
 _HERE: dict[str, "Operator"] = {}  # by key

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypeVar
 
+from verify_norm.core.case_words import told_apart
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import FindingsError
 from verify_norm.core.spec import Contract
@@ -191,7 +192,8 @@ def words(violation: Violation, element: Element) -> str:
     """Return what is wrong with an element, in one line."""
     place = f"{violation.output}{list(element.index)}" if element.index else violation.output
     said = f"{place} of item {element.item:,}, {element.given}: got {element.got:.9g}, expected {element.want:.9g}"
-    return said + (f", {element.ulp:.3g} ULP away, {element.allowed:.3g} allowed" * (violation.rule == "accuracy"))
+    off, allowed = told_apart(element.ulp, element.allowed)
+    return said + f", {off} ULP away, {allowed} allowed" * (violation.rule == "accuracy")
 
 
 def replay(asked: Asked, element: Element) -> str:

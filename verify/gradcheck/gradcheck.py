@@ -20,6 +20,7 @@ from torch import Tensor
 
 from verify_norm.cases.random import generator
 from verify_norm.checks.relations.equations import Comparison
+from verify_norm.core.case_words import told_apart
 from verify_norm.core.errors import UsageError, one_line, one_of
 from verify_norm.gradcheck import corners, hygiene, noise, second
 from verify_norm.gradcheck.differences import NOISELESS, Claim, Local, step_length
@@ -233,9 +234,10 @@ def _finding(found: Sequence[Comparison], name: str, dtype: str) -> list[GradFin
         return []
     i, wrong = c.worst, sum(int((c.ratio > 1).sum()) for c in found)
     where = f" in {c.unit} {i}" if c.left.size > 1 else ""
+    off, most = told_apart(float(abs(c.left[i] - c.right[i])), float(c.tolerance[i]), digits=2)
     message = (
         f"the gradient of {name} is wrong{where}: along {c.name}, ⟨dy, y⟩ changes by {c.left[i]:.8g} and "
-        f"⟨gradient, v⟩ is {c.right[i]:.8g}; {abs(c.left[i] - c.right[i]):.2g} apart, {c.tolerance[i]:.2g} allowed; "
+        f"⟨gradient, v⟩ is {c.right[i]:.8g}; {off} apart, {most} allowed; "
         f"{wrong} of {sum(c.judged for c in found)} comparisons are off"
     )
     return [GradFinding("value", name, dtype, message)]

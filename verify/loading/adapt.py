@@ -20,7 +20,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.promises import output_dtype
 from verify_norm.core.spec import Contract, Kernel, Op
 from verify_norm.loading import domain, gradients, modules
-from verify_norm.loading.bind import FEATURES, Candidate, bind, features, meant, parse, signature
+from verify_norm.loading.bind import FEATURES, Candidate, bind, features, meant, parse, schema_of, signature
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.gradients import Call
 from verify_norm.loading.returned import named
@@ -47,7 +47,7 @@ class WritesError(UsageError):
 
 def of_kernel(kernel: Kernel, target: Any) -> Adapted:
     """Return the callable adapted to the kernel's record; raises UsageError."""
-    return adapt(Candidate(target, kernel.name, OPS[kernel.op], parse(kernel.bind), kernel.contract))
+    return adapt(Candidate(target, kernel.name, OPS[kernel.op], parse(kernel.bind), kernel.contract, kernel.only))
 
 
 def adapt(candidate: Candidate) -> Adapted:
@@ -149,7 +149,7 @@ def _function(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Do
     within = domain.of_function(candidate, binding, autograd=autograd)
     untold = within.tied == "untold"
     into = [n for n in outputs if n in binding.sources]
-    if binding.plain and not (positional or untold or into or isinstance(target, torch.jit.ScriptFunction)):
+    if binding.plain and not (positional or untold or into or schema_of(target) is not None):
         return partial(make.call, target), within
     if autograd and into:
         raise WritesError(f"{name} {WRITES} {', '.join(into)}, which has no gradient: use --op {op.name}")

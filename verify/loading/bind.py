@@ -19,12 +19,14 @@ from math import prod
 from typing import Any
 
 import torch
+from torch._library.custom_ops import CustomOpDef
 
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import Contract, Op
 from verify_norm.loading.targets import preset
 
+ARGUMENTS = re.compile(r"\barguments?\b")  # what Python and extensions speak of where a call does not fit
 UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 FEATURES = "features"  # the number of elements of weight
 ALIASES = {  # our name: other names, in any case unless another line has the exact spelling
@@ -72,6 +74,7 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "dbias": "db dbeta grad_bias grad_beta",
     }.items()
 }
+DERIVED = ("normalized_shape", "weight_offset")  # of what few functions take
 ABSENT = ("bias", "residual", "scale_ub")  # of a library's norm, where the operator has none: they are None
 # What a constant can fix.
 NUMBERS = ("eps", "num_groups", "weight_offset", "training", "momentum", "scale", "variance_size", "dropout_p")
@@ -137,13 +140,14 @@ def parse(text: str) -> BindOption:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A callable that may become a kernel of `op`: its name in messages, the user's --bind, and its contract."""
+    """A callable that may become a kernel of `op`: its name, the user's --bind, its contract, and its --only."""
 
     target: Any
     name: str
     op: Op
     option: BindOption = field(default_factory=BindOption)
     contract: Contract = field(default_factory=Contract)
+    only: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +165,8 @@ class Binding:
     """How to call a callable: its arguments in order.
 
     `fixed` holds values of the operator that all cases must have, `every` what it takes by name beyond its arguments.
-    `rest` is the name of its **kwargs, "" if it has none. Arguments `unset` stand for what the operator does not have;
-    those `kept` have a value of their own, each with the words for it.
+    `rest` is the name of its **kwargs, `stars` that of its *args, "" if it has none. Arguments `unset` stand for what
+    the operator does not have; those `kept` have a value of their own, each with the words for it.
     """
 
     arguments: tuple[Argument, ...]
@@ -170,6 +174,7 @@ class Binding:
     returns: tuple[str, ...] = ()
     every: tuple[str, ...] = ()
     rest: str = ""
+    stars: str = ""
     unset: tuple[str, ...] = ()
     kept: tuple[tuple[str, str], ...] = ()
 
@@ -193,6 +198,11 @@ class Binding:
             return function(*(v for a, v in values if a.positional), **more, **named)
         except TypeError as error:
             refused = UNEXPECTED.search(str(error))
+            if self.rest and self.stars and not self.arguments and ARGUMENTS.search(str(error)):
+                own = [n for n in self.every if n not in DERIVED and (refused is None or n != refused[1])]
+                named_so = ",".join(f"{n}={n}" for n in own)
+                hint = f"its signature is (*{self.stars}, **{self.rest}): name its arguments, as --bind {named_so}"
+                raise TypeError(f"{error}; {hint}") from error
             if refused is None or refused[1] not in more:
                 raise
             taken = ", ".join(f"{name}={name}" for name in self.sources if name != refused[1])
@@ -202,8 +212,8 @@ class Binding:
 
 def signature(function: Any, name: str) -> list[inspect.Parameter]:
     """Return the function's parameters; raises UsageError if neither Python nor torch.jit knows them."""
-    if isinstance(function, torch.jit.ScriptFunction):
-        schema: Any = function.schema
+    schema = schema_of(function)
+    if schema is not None:
         return [_parameter(argument) for argument in schema.arguments]
     try:
         return list(inspect.signature(function).parameters.values())
@@ -211,10 +221,26 @@ def signature(function: Any, name: str) -> list[inspect.Parameter]:
         raise UsageError(f"{name} has no signature to bind arguments by: {error}") from error
 
 
+def schema_of(function: Any) -> Any:
+    """Return the schema of a function by torch.jit.script, or of an operator of torch; None for any other function.
+
+    Their signature in Python is (*args, **kwargs). Of several overloads it is the default one.
+    """
+    if isinstance(function, torch.jit.ScriptFunction):
+        return function.schema
+    if isinstance(function, CustomOpDef):
+        function = function._opoverload
+    if isinstance(function, torch._ops.OpOverloadPacket):
+        overloads = function.overloads()
+        function = getattr(function, "default" if "default" in overloads else overloads[0])
+    return function._schema if isinstance(function, torch._ops.OpOverload) else None
+
+
 def _parameter(argument: Any) -> inspect.Parameter:
     """Return the parameter that an argument of a schema is."""
     default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
-    return inspect.Parameter(argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+    kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(argument.name, kind, default=default)
 
 
 def bind(
@@ -269,7 +295,10 @@ def bind(
     if unknown:
         them = f"argument{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
         offers = f"{candidate.op.name} offers {', '.join(offered)}"
-        options = f"--bind NAME={unknown[0]} with NAME from this list, or --bind {unknown[0]}=<a constant>"
+        free = [name for name in offered if name not in _taken(arguments)]
+        like = [name for name in free if name.startswith(unknown[0].lower())]
+        some = f"{like[0]}={unknown[0]}" if like else f"NAME={unknown[0]} with NAME from this list" if free else ""
+        options = f"--bind {some}, or " * bool(some) + f"--bind {unknown[0]}=<a constant>"
         raise UsageError(f"{candidate.name}: unknown {them}; {offers} ({options})")
     if not rest:
         return Binding(tuple(arguments), fixed, option.returns, unset=tuple(unset), kept=tuple(kept))
@@ -281,7 +310,8 @@ def bind(
     every: tuple[str, ...] = ()
     if not ours_of and all(a.source in (None, a.name) for a in arguments):  # it uses the operator's names
         every = tuple(n for n in offered if n not in (*_taken(arguments), FEATURES))
-    return Binding(tuple(arguments), fixed, option.returns, every, rest, tuple(unset), tuple(kept))
+    stars = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+    return Binding(tuple(arguments), fixed, option.returns, every, rest, stars, tuple(unset), tuple(kept))
 
 
 def _with_preset(candidate: Candidate, offered: tuple[str, ...]) -> BindOption:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from verify_norm.cases.placement import same_bits
+from verify_norm.core import only
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.core.spec import Op
 from verify_norm.loading.bind import FEATURES, Binding, Candidate, bind, features, meant, signature
@@ -25,6 +26,7 @@ from verify_norm.loading.copies import Copy, deep, of_module
 from verify_norm.loading.domain import Domain
 
 ROLES = ("weight", "bias", "running_mean", "running_var")
+STARS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 RANKS = {"1": (2, 3), "2": (4,), "3": (5,)}  # of x, by the last digit in BatchNorm1d and the like
 INSTANCE = "or name an instance of it, as path/file.py:norm"
 TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "momentum": 0.1}
@@ -42,9 +44,12 @@ class Instance:
     """One module for several calls, whose parameters get each call's values; `turn` says how, of WRITES.
 
     It has one module for each way to construct it; a module that a user names is copied, so that it stays as it is.
+    Without `writes` the call's own tensors replace the parameters, as where one requires a gradient: what the graph of
+    an earlier call has saved stays as it is.
     """
 
     turn: int = 0
+    writes: bool = True
     modules: dict[str, nn.Module] = field(default_factory=dict)
 
     def serving(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,7 +171,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         module = _constructed(candidate, made, {**TRIAL, **flags, **made.fixed})
     pristine = of_module(deep, module)  # before any call
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps it
-    elsewhere = {*op.attrs, FEATURES, "weight", "bias", *([p.name for p in signature(target, name)] if made else ())}
+    elsewhere = {*op.attrs, FEATURES, "weight", "bias", *([p.name for p in _takes(target, name)] if made else ())}
     call_binding = bind(candidate, signature(inner.forward, name), inputs, elsewhere=elsewhere)
     for n in inputs:
         if n not in call_binding.sources:
@@ -203,7 +208,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
             for role, key in _roles(used, name).items()
             if given.get(role) is not None
         }
-        if instance is not None and not any(tensor.requires_grad for tensor in tensors.values()):
+        if instance is not None and instance.writes and not any(tensor.requires_grad for tensor in tensors.values()):
             own = dict(used.named_parameters())
             instance.write(used, {key: tensor for key, tensor in tensors.items() if key in own})
             tensors = {key: tensor for key, tensor in tensors.items() if key not in own}
@@ -232,11 +237,20 @@ def _constructor(candidate: Candidate, inputs: tuple[str, ...]) -> Binding:
     flags = [n for n in ("bias", "affine", "running") if n != "running" or op.view == "channels"]
     offered = (*attrs, FEATURES, *(n for n in flags if n != "bias" or any(t.name == n for t in op.inputs)))
     elsewhere = {*inputs, *(p.name for p in signature(cls.forward, name)), *op.attrs, *flags, "weight"}
-    own = [p for p in signature(cls, name) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    own = [p for p in _takes(cls, name) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     try:
         return bind(candidate, own, offered, elsewhere=elsewhere)
     except UsageError as error:
         raise UsageError(f"{error}; {INSTANCE}") from None
+
+
+def _takes(cls: type[nn.Module], name: str) -> list[inspect.Parameter]:
+    """Return the parameters of a constructor; of one that passes all on, as (*args, **kwargs), those of its base."""
+    for base in cls.__mro__:
+        parameters = signature(base, name)
+        if base is nn.Module or {p.kind for p in parameters} != {*STARS}:
+            break
+    return signature(cls, name) if base is nn.Module else parameters
 
 
 def _constructed(candidate: Candidate, binding: Binding, values: Mapping[str, Any]) -> nn.Module:
@@ -269,6 +283,7 @@ def _domain(
 ) -> Domain:
     """Return the cases that the module takes; `made` is how its class is constructed, None for an instance."""
     name, op, roles = candidate.name, candidate.op, _roles(module, candidate.name)
+    evaluated = any(c.name == "training" and c.values == (False,) for c in only.read(candidate.only))
     varies = set() if made is None else set(made.sources) - set(made.fixed)
     held: dict[str, Any] = {"weight_layout": "contiguous", "bias_layout": "contiguous"}
     held |= {} if autograd else {"frozen": ()}
@@ -280,6 +295,8 @@ def _domain(
     for n in ("eps", "num_groups", "momentum"):
         if n not in op.attrs or n in varies:
             continue
+        if n == "momentum" and evaluated:
+            continue  # it has no effect
         if n == "momentum" and n in own and own[n] is None:
             raise UsageError(
                 f"{name} has a momentum of None, a cumulative average, which no case has: give it a number"

@@ -72,6 +72,12 @@ def parametrize_checks(
     ... def test_norm(kernel, check):
     ...     check(kernel)
     """
+    if len(targets) == 1 and {"kernel", "check"} <= set(
+        getattr(getattr(targets[0], "__code__", None), "co_varnames", ())
+    ):
+        raise ValueError(
+            "parametrize_checks: expected kernels, as @verify_norm.parametrize_checks('package.module:attr')"
+        )
     if not targets or not all(target and (isinstance(target, str) or callable(target)) for target in targets):
         got = ", ".join(map(repr, targets)) or "none"
         raise ValueError(f"parametrize_checks: expected kernels, as functions or 'package.module:attr', got {got:.80}")

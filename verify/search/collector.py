@@ -13,6 +13,7 @@ from verify_norm.core.coverage import Coverage, Seen
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding
+from verify_norm.core.geometry import layout_field
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
@@ -113,7 +114,7 @@ class Collector:
             self.refused += 1
             return
         self.tried += 1
-        near: dict[str, Any] = {f"{name}_layout": "contiguous" for name in examined.near}
+        near: dict[str, Any] = {layout_field(name): "contiguous" for name in examined.near}
         spec = replace(examined.spec, **near)
         if examined.problem is not None:
             self.raised.append(Raised(spec, examined.problem, examined.limits))
@@ -196,7 +197,8 @@ class Collector:
 
     def outside(self) -> str:
         """Return the --only within which no case has findings, though most others have; "" if there is none."""
-        return separating(self.kernel, [spec for specs in self.failing.values() for spec in specs], self.ran)
+        failed = [spec for specs in self.failing.values() for spec in specs]
+        return separating(self.kernel, failed, self.ran, [one.problem for one in self.raised])
 
     def report(
         self,

@@ -75,8 +75,14 @@ def nearest(start: Path | None = None) -> Config | None:
     for folder in (here, *here.parents):
         path = folder / "pyproject.toml"
         try:
-            text = path.read_bytes().decode()
-        except (OSError, UnicodeDecodeError):
+            data = path.read_bytes()
+        except OSError:
+            continue
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            if b"tool.verify-norm" in data.replace(b"\0", b""):  # in UTF-16 too
+                raise UsageError(f"{path}: it is not UTF-8: {error.reason} at byte {error.start}") from error
             continue
         if "verify-norm" in text:
             try:

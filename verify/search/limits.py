@@ -18,6 +18,8 @@ from verify_norm.loading.bind import meant
 
 FEW = 8  # cases that must run before cases that raise without words are compared with them
 MOST_RANKS = 8  # a larger number in words is a threshold
+# Words by which a kernel does not take the number that it names.
+STRICT = re.compile(r">=|<(?!=)|\b(less|smaller|fewer|shorter|below|under)\b", re.IGNORECASE)
 MOST_CLAUSES = 3  # of an --only that is suggested
 FEWEST, MOSTLY = 2, 0.75  # failures outside of one of them, and their share of the cases outside
 
@@ -64,10 +66,13 @@ class Trait:
         """The name of its first clause."""
         return re.split(r"\W", self.only)[0]
 
-    def limit(self, raised: set[Any], ran: set[Any], named: Collection[int] = ()) -> tuple[str, str] | None:
+    def limit(
+        self, raised: set[Any], ran: set[Any], named: Collection[int] = (), *, strict: bool = True
+    ) -> tuple[str, str] | None:
         """Return what the kernel takes, in words and as --only, if these values separate what raised from what ran.
 
-        A rank or a threshold has to be one that the kernel has `named`, if it names any.
+        A rank or a threshold has to be one that the kernel has `named`, if it names any; the threshold is that number
+        where it does not speak of what is less (`strict`).
         """
         ran = ran - {None}
         if None in raised or not ran or not raised.isdisjoint(ran):
@@ -79,6 +84,9 @@ class Trait:
             thresholds = [n for n in named if n > MOST_RANKS and self.kind == "size"]
             if low >= high or not max(ran) or (thresholds and not any(low - 1 <= n <= high + 1 for n in thresholds)):
                 return None
+            said = [n for n in thresholds if low <= n < high] if low in ran and not strict else []
+            if len(said) == 1:  # the number of its own words, and no neighbour that a case has
+                return f"{self.words} of at most {said[0]:,g} only", f"{self.only}<={said[0]}"
             if low in ran:
                 return f"{self.words} below {high:,g} only", f"{self.only}<{high}"
             return f"{self.words} above {low:,g} only", f"{self.only}>{low}"
@@ -88,15 +96,23 @@ class Trait:
         values = sorted(map(str, ran))
         return f"{self.words.format(' or '.join(values))} only", f"{self.only}={'+'.join(values)}"
 
-    def suggested(self, failed: Sequence[Any], passed: Sequence[Any]) -> tuple[int, float, str, set[Any]]:
-        """Return an --only outside of which most cases fail.
+    def suggested(
+        self, failed: Sequence[Any], passed: Sequence[Any], named: Collection[int] = ()
+    ) -> tuple[int, float, str, set[Any]]:
+        """Return an --only outside of which most cases fail; its threshold is one that the kernel has `named`, if any.
 
         With it come the number of failures outside, their share of the cases outside, and the values outside.
         """
         counts = {value: (failed.count(value), passed.count(value)) for value in {*failed, *passed}}
         if self.form == "ordered":
             least, most = min(failed), max(failed)
-            sides = {f"{self.only}<{least}": {v for v in counts if v >= least}}
+            below = max((v for v in passed if v < least), default=least)
+            said = [n for n in named if n > MOST_RANKS and self.kind == "size" and below <= n < least]
+            sides = {
+                f"{self.only}<={said[0]}" if len(said) == 1 else f"{self.only}<{least}": {
+                    v for v in counts if v >= least
+                }
+            }
             sides[f"{self.only}>{most}"] = {v for v in counts if v <= most}
         else:
             bad = {v for v, (wrong, right) in counts.items() if wrong >= MOSTLY * (wrong + right)}
@@ -143,21 +159,27 @@ def hints(kernel: Kernel, raised: Iterable[Raised], ran: Sequence[CaseSpec]) -> 
     return found
 
 
-def separating(kernel: Kernel, failed: Sequence[CaseSpec], ran: Iterable[CaseSpec]) -> str:
+def separating(kernel: Kernel, failed: Sequence[CaseSpec], ran: Iterable[CaseSpec], said: Iterable[str] = ()) -> str:
     """Return the --only within which no case fails, and outside of which most do; "" where there is none.
 
-    Some cases outside may pass: wrong elements of zeros are zeros. Thresholds come last, since chance finds some.
+    A threshold is the number of a problem that is `said`, where one is there. Some cases outside may pass: wrong
+    elements of zeros are zeros. Thresholds come last, since chance finds some.
     """
     op, wrong = OPS[kernel.op], list(dict.fromkeys(failed))
     right = [spec for spec in ran if spec not in {*wrong}]
     clauses: list[str] = []
+    named = (
+        set[int]()
+        .union(*map(_numbers, (one for one in said if not STRICT.search(one))))
+        .difference(*({*spec.shape} for spec in wrong))
+    )  # not those it got
     while wrong and len(clauses) < MOST_CLAUSES:
         found: list[tuple[bool, int, float, int, str, set[Any], Trait]] = []
         for trait in _traits(op, ""):
             if trait.about == "dtype" or (trait.kind == "multiple" and trait.about not in ("N", "last", "C")):
                 continue  # a kernel that loses precision in 16 bits is no kernel of float32 alone
             count, share, only, outside = trait.suggested(
-                [trait.of(spec, op) for spec in wrong], [trait.of(spec, op) for spec in right]
+                [trait.of(spec, op) for spec in wrong], [trait.of(spec, op) for spec in right], named
             )
             if count >= FEWEST and share >= MOSTLY:
                 likely = {"multiple": 1, "size": 0, "eps": 0}.get(trait.kind, 2)
@@ -190,10 +212,13 @@ def _limit(
     if op.view == "channels" and len(modes := {one.spec.training for one in group}) == 1:
         ran = [spec for spec in ran if spec.training in modes]  # as torch refuses eps = 0 in training alone
     named = set.intersection(*(_numbers(one.problem) for one in group)) if kinds else set[int]()
+    strict = not kinds or STRICT.search(group[0].problem) is not None
     traits = _traits(op, group[0].problem if kinds else "")
     chosen = [trait for kind in kinds for trait in traits if trait.kind == kind]
     for trait in chosen if kinds else traits:
-        limit = trait.limit({trait.of(one.spec, op) for one in group}, {trait.of(spec, op) for spec in ran}, named)
+        limit = trait.limit(
+            {trait.of(one.spec, op) for one in group}, {trait.of(spec, op) for spec in ran}, named, strict=strict
+        )
         if limit is not None:
             words, only = limit
             return words, f"--only {only} declares it"

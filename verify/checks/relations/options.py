@@ -42,13 +42,13 @@ def _changes(spec: CaseSpec, op: Op) -> Iterator[tuple[dict[str, Any], str]]:
         other = ("bfloat16" if spec.dtype == "float32" else "float32") if own else None
         yield {"weight_dtype": other}, "weights of another type"
     for tensor in op.inputs:
-        if tensor.extent not in ("data", "affine", "sample") or not hasattr(spec, f"{tensor.name}_layout"):
+        if tensor.extent not in ("data", "affine", "sample"):
             continue
         strided = "every_other" if tensor.extent == "affine" else "row_strided"
         layout = strided if geometry.layout_of(spec, tensor.name) == "contiguous" else "contiguous"
         given = getattr(spec, tensor.name, True) is not False
         if given and placement.applies(strided, geometry.shape_of(tensor, spec, op)):
-            yield {f"{tensor.name}_layout": layout}, f"another layout of {tensor.name}"
+            yield {geometry.layout_field(tensor.name): layout}, f"another layout of {tensor.name}"
 
 
 def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:

@@ -103,7 +103,7 @@ def other_options(run: Run) -> Iterator[CaseSpec]:
     for tensor in op.inputs:
         if tensor.extent == "data":
             layout = geometry.layout_of(spec, tensor.name)
-            new[f"{tensor.name}_layout"] = "row_strided" if layout == "contiguous" else "contiguous"
+            new[geometry.layout_field(tensor.name)] = "row_strided" if layout == "contiguous" else "contiguous"
     flipped = {**new, "weight": not spec.weight, "bias": not spec.weight}
     for changes in (flipped if any(tensor.name == "bias" for tensor in op.inputs) else flipped | {"bias": True}, new):
         fitted = run.kernel.fitted(geometry.thawed(replace(spec, **changes), geometry.differentiable(op)))

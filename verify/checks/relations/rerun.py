@@ -14,6 +14,7 @@ from verify_norm.cases import further_runs, make
 from verify_norm.checks.relations.equations import arithmetic_of, truth
 from verify_norm.checks.relations.stages import cotangent, given, stages
 from verify_norm.core import geometry, judge, ops
+from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.excess import element
 from verify_norm.core.judge import identical
@@ -241,10 +242,11 @@ def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[
         return
     flat = int(np.argmax(np.where(wrong, off, -1.0)))
     index = tuple(int(i) for i in np.unravel_index(flat, outputs[0].shape))
-    beyond = f", where another order of the sum explains {allowed[flat]:.3g}" if reordered else ""
+    apart, most = told_apart(float(off[flat]), float(allowed[flat]))
+    beyond = f", where another order of the sum explains {most}" if reordered else ""
     count = int(wrong.sum())
     words = (
-        f"{element(name, index)} is {a[flat]:.9g} {names[0]}, {b[flat]:.9g} {names[1]}, {off[flat]:.3g} apart{beyond}; "
+        f"{element(name, index)} is {a[flat]:.9g} {names[0]}, {b[flat]:.9g} {names[1]}, {apart} apart{beyond}; "
         f"{count} of {a.size} elements differ"
     )
     yield Difference(name, words, index, count)
