@@ -100,7 +100,7 @@ def build(
         values, dtype = exact[tensor.name], geometry.input_dtype(tensor, spec)
         layout = geometry.layout_of(spec, tensor.name)
         if values is not None:
-            own = op.own and geometry.layout_field(tensor.name) == "other_layout"  # a forward's own statistic
+            own = op.user_defined and geometry.layout_field(tensor.name) == "other_layout"  # a forward's own statistic
             if tensor.role == "saved" and (own or (layout in SHARED and (values != values.flat[:1]).any())):
                 layout = "contiguous"
             wanted[tensor.name] = values, dtype, layout

@@ -113,7 +113,7 @@ class Clause:
 
     def tensors(self, op: Op) -> list[str]:
         """Return the tensors of the operator whose memory the clause is about: those named, else all."""
-        laid = [t.name for t in op.inputs if op.own or geometry.layout_field(t.name) != "other_layout"]
+        laid = [t.name for t in op.inputs if op.user_defined or geometry.layout_field(t.name) != "other_layout"]
         return [name for name in laid if not self.values or name in self.values]
 
     def __str__(self) -> str:

@@ -65,7 +65,7 @@ class Graph:
         Where x is dropped out first, each has its own.
         """
         by_leaf = dict(by_leaf)
-        if self.op.dropout is None and not self.op.own:
+        if self.op.dropout is None and not self.op.user_defined:
             found = [by_leaf.pop(name) for name in ("x", "residual") if name in by_leaf]
             if len(found) == 2 and not _same(*found):
                 raise ValueError("the gradients of x and residual differ; both are that of their sum")
@@ -100,7 +100,7 @@ def recorded(
     and other inputs are results of another layer.
     """
     offer = offered(op, given)
-    leaves, shared = {}, op.dropout is None and not op.own  # one gradient of x and residual
+    leaves, shared = {}, op.dropout is None and not op.user_defined  # one gradient of x and residual
     for n in dict.fromkeys(("x", "residual", *differentiable(op)[1:])):
         if offer.get(n) is not None:
             offer[n] = offer[n].detach()
