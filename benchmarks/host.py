@@ -21,7 +21,7 @@ from timing import Call, Clock
 from torch import Tensor
 from torch.nn import functional
 
-from verify_norm.core import serial
+from verify_norm.core import files
 from verify_norm.core.errors import UsageError
 
 M, N, EPS = 8, 1024, 1e-5
@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
         o = made.parse_args(argv)
         if o.rounds < 1:
             raise UsageError(f"--rounds: expected at least 1, got {o.rounds}")
-        serial.writable(o.json)
+        files.writable(o.json)
     except UsageError as error:
         print(f"host.py: {error}", file=sys.stderr)
         return 2
@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     print(lines(rows))
     if o.json:
         report = {"environment": facts(device), "smoke": not on_gpu, "shape": [M, N], "rounds": rounds, "rows": rows}
-        serial.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", o.json)
+        files.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", o.json)
     return 0
 
 

@@ -25,7 +25,7 @@ from plan import parser, plan
 from run import facts
 from table import markdown
 
-from verify_norm.core import serial
+from verify_norm.core import files
 from verify_norm.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def main(argv: list[str] | None = None) -> int:
         made = parser(str(__doc__))
         made.add_argument("--in-place", action="store_true", help="keep what the previous launch left in the L2")
         o = made.parse_args(argv)
-        serial.writable(o.json)
+        files.writable(o.json)
         jobs = [(kernel, job.work) for job in plan(o)[""] for kernel in job.kernels]
         if not jobs:
             raise UsageError("nothing to profile: --kernel and --shapes select no kernel or no shape")
@@ -161,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
         print(lines(found))
         if o.json:
             report = {"environment": facts("cuda:0"), "counters": COUNTED, "profiles": found}
-            serial.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", o.json)
+            files.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", o.json)
     except UsageError as error:
         print(f"ncu.py: {error}", file=sys.stderr)
         return 2

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from plan import options, plan, smoke
 
-from verify_norm.core import serial
+from verify_norm.core import files
 from verify_norm.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run(name: str, jobs: list[Job], o: argparse.Namespace, device: str) -> list[
     from table import lines_of, span, summary
     from timing import Clock
 
-    from verify_norm.core import serial
+    from verify_norm.core import files
 
     folder = Path(o.out) / name if o.out else None
     to_json = o.json or (f"{folder}.json" if folder else "")
@@ -81,9 +81,9 @@ def run(name: str, jobs: list[Job], o: argparse.Namespace, device: str) -> list[
                 "rows": [row.record() for row in rows],
             }
             if to_json:
-                serial.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", to_json)
+                files.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", to_json)
     if to_plot:
-        serial.write(picture(rows, about["device"]), to_plot)
+        files.write(picture(rows, about["device"]), to_plot)
     print(f"\n{summary(rows)}\n")
     if empty is not None:
         print(f"Each tensor that a call allocates takes {span(empty)} of its host time.\n")
@@ -96,7 +96,7 @@ def show(path: str, to_plot: str) -> None:
     from race import Row
     from table import lines_of, summary
 
-    from verify_norm.core import serial
+    from verify_norm.core import files
 
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -107,7 +107,7 @@ def show(path: str, to_plot: str) -> None:
         print("\n".join(lines_of([row for row in rows if row.work == work])))
     print(f"\n{summary(rows)}\n\n{', '.join(f'{k} {v}' for k, v in report['environment'].items())}")
     if to_plot:
-        serial.write(picture(rows, report["environment"]["device"]), to_plot)
+        files.write(picture(rows, report["environment"]["device"]), to_plot)
 
 
 def warm(argv: list[str], count: int) -> None:
@@ -132,7 +132,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         o = options(argv, str(__doc__))
         for path in (o.json, o.plot, o.out and f"{o.out}/x"):
-            serial.writable(path, ours=("",))
+            files.writable(path, ours=("",))
         if o.show:
             show(o.show, o.plot)
             return 0

@@ -29,7 +29,7 @@ def main() -> int:
     if not on_gpu:
         os.environ["TRITON_INTERPRET"] = "1"
 
-    from verify_norm.core import serial
+    from verify_norm.core import files, serial
     from verify_norm.core.results import gap
     from verify_norm.core.settings import Settings
     from verify_norm.loading import builtin, registry
@@ -51,7 +51,7 @@ def main() -> int:
             shapes=options.shapes,
         )
         report = search(registry.load(name), settings)
-        serial.write(documents.dump(report), str(options.out / f"{name}-{options.shapes}.json"))
+        files.write(documents.dump(report), str(options.out / f"{name}-{options.shapes}.json"))
         failed += not report.ok
         gibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from documents import INFINITE_ERROR, NEGATIVE, PASSING, SHORT
 
-from verify_norm.core import serial
+from verify_norm.core import files, serial
 from verify_norm.core.errors import UsageError
 from verify_norm.core.results import SCHEMA
 from verify_norm.report import documents
@@ -70,11 +70,11 @@ def test_a_replay_line_holds_what_differs_and_reads_back():
 
 def test_writing_is_whole_or_not_at_all(tmp_path):
     path = tmp_path / "report.json"
-    serial.write(documents.dump(SHORT), str(path))
+    files.write(documents.dump(SHORT), str(path))
     assert documents.load(path.read_text()).kernel == "k"
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
     with pytest.raises(UsageError, match="cannot write"):
-        serial.write(documents.dump(SHORT), str(tmp_path / "none" / "report.json"))
+        files.write(documents.dump(SHORT), str(tmp_path / "none" / "report.json"))
 
 
 def test_a_report_of_an_earlier_version_is_read():

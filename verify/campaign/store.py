@@ -17,8 +17,8 @@ from typing_extensions import Self
 from verify_norm.campaign.model import Outcome, Unit
 from verify_norm.campaign.tables import MAGIC, OF_OUTCOME, SCHEMA, VERSION, counts, rows, unpacked
 from verify_norm.core.errors import UsageError
+from verify_norm.core.files import writable
 from verify_norm.core.results import Report
-from verify_norm.core.serial import writable
 
 
 @contextmanager

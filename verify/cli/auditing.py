@@ -9,7 +9,7 @@ import typer
 
 from verify_norm.cli import console, options
 from verify_norm.cli.outputs import Destinations, apart, deliver, write_json
-from verify_norm.core import serial
+from verify_norm.core import files, serial
 from verify_norm.core.errors import Exit, one_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import worst_of
@@ -71,8 +71,8 @@ def hunt(
     --corpus keeps them for later runs.
     """
     apart({"--json": json_path, "--corpus": corpus})
-    serial.writable(json_path)
-    serial.writable(corpus, ours=("",))  # what is no corpus is refused when it is read
+    files.writable(json_path)
+    files.writable(corpus, ours=("",))  # what is no corpus is refused when it is read
     given |= {"dtypes": dtype} if dtype else {}
     known = corpus if os.path.exists(corpus) else ""  # without one, this hunt writes the first
     asked = request(

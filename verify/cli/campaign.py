@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from verify_norm.cli import config, console, options
 from verify_norm.cli.outputs import apart, write
-from verify_norm.core import serial
+from verify_norm.core import files
 from verify_norm.core.case_words import count
 from verify_norm.core.errors import Exit, UsageError, one_of
 from verify_norm.report.markup import escape
@@ -98,7 +98,7 @@ def run(
         raise UsageError(f"{'--op' if op else '--bind'} belongs to --kernel; in a plan it is a key of a kernel")
     path = store or _beside(plan, share)
     asked = checked((read(plan) if plan else {}) | own, plan)
-    serial.writable(path, ours=("SQLite format 3",))
+    files.writable(path, ours=("SQLite format 3",))
     units = expand(asked, console.complain, elsewhere=not here(on))
     where, mine = executor(on, asked, jobs), sum(unit in share for unit in units)
     in_shard = f", {mine} of them in shard {shard}" * (share.n > 1)
@@ -190,9 +190,9 @@ def report(
     from verify_norm.report import campaign, documents, markdown, terminal
 
     apart({"--json": json_path, "--html": html, "--markdown": markdown_path}, read=(file,))
-    serial.writable(json_path)
-    serial.writable(html, ours=("<!DOCTYPE html>",))
-    serial.writable(markdown_path, ours=("### ",))
+    files.writable(json_path)
+    files.writable(html, ours=("<!DOCTYPE html>",))
+    files.writable(markdown_path, ours=("### ",))
     with Store.reading(file) as stored:
         if sql:
             write("".join("\t".join(map(str, row)) + "\n" for row in stored.query(sql)), "-")

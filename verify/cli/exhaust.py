@@ -9,7 +9,7 @@ import typer
 
 from verify_norm.cli import console, options
 from verify_norm.cli.outputs import apart, write
-from verify_norm.core import serial
+from verify_norm.core import files
 from verify_norm.core.errors import Exit
 from verify_norm.exhaustive.model import Choice, Exhausted
 from verify_norm.report.markup import escape
@@ -47,8 +47,8 @@ def exhaust(
     as in any run. Exit status: 0 all right, 1 findings, 2 nothing checked, 3 not finished.
     """
     apart({"--json": json_path, "--resume": resume})
-    serial.writable(json_path)
-    serial.writable(resume)
+    files.writable(json_path)
+    files.writable(resume)
     asked = request(kernel, given, op=op or None, bind=bind, isolate=not in_process, tell=console.complain)
     from verify_norm.exhaustive import run
     from verify_norm.report import terminal

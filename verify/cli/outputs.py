@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from verify_norm.cli.console import complain, err
-from verify_norm.core import serial
+from verify_norm.core import files
 from verify_norm.core.errors import Exit, UsageError
 from verify_norm.core.results import unchecked, worst_of
 
@@ -39,9 +39,9 @@ class Destinations:
     def __post_init__(self) -> None:
         """Check the files, and read the baseline."""
         apart({"--json": self.json_path, "--html": self.html_path, "--junit": self.junit_path})
-        serial.writable(self.json_path)
-        serial.writable(self.html_path, ours=("<!DOCTYPE html>",))
-        serial.writable(self.junit_path, ours=("<?xml",))
+        files.writable(self.json_path)
+        files.writable(self.html_path, ours=("<!DOCTYPE html>",))
+        files.writable(self.junit_path, ours=("<?xml",))
         if self.html_path:
             from verify_norm.report.html.page import missing
 
@@ -168,7 +168,7 @@ def write(text: str, path: str) -> None:
             sys.stdout.reconfigure(encoding="utf-8")  # as files are, whatever a terminal can show
         print(text.encode("utf-8", "backslashreplace").decode("utf-8"), end="", flush=True)
     elif path:
-        serial.write(text, path)
+        files.write(text, path)
 
 
 def write_json(value: Any, path: str) -> None:

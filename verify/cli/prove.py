@@ -7,7 +7,7 @@ import typer
 
 from verify_norm.cli import console, options
 from verify_norm.cli.outputs import write_json
-from verify_norm.core import serial
+from verify_norm.core import files
 from verify_norm.core.errors import Exit, UsageError
 from verify_norm.core.ranges import out_of_range
 from verify_norm.search.options import split, types
@@ -43,7 +43,7 @@ def prove(
 
     Exit status: 0 every configuration is proved, 1 one is not, with the line that stands in the way, 2 usage error.
     """
-    serial.writable(json_path)
+    files.writable(json_path)
     if bool(kernel) == bool(check):
         raise UsageError("prove: expected either --kernel K or --check FILE")
     if check:

@@ -6,7 +6,7 @@ import typer
 
 from verify_norm.cli import options
 from verify_norm.cli.outputs import apart, summarize, write
-from verify_norm.core import serial
+from verify_norm.core import files
 from verify_norm.core.errors import UsageError, one_of
 
 
@@ -24,8 +24,8 @@ def compare(
     Both have to check equal cases. Lists what got worse or better; exit status 1 if anything is worse.
     """
     apart({"--json": json_path, "--markdown": markdown_path}, read=(old, new))
-    serial.writable(json_path)
-    serial.writable(markdown_path, ours=("### ",))
+    files.writable(json_path)
+    files.writable(markdown_path, ours=("### ",))
     from verify_norm.report import difference, documents, markdown, terminal
     from verify_norm.report.compare import compare as comparing
 

@@ -6,7 +6,7 @@ import typer
 
 from verify_norm.cli import console, options
 from verify_norm.cli.outputs import MORE, write
-from verify_norm.core import serial
+from verify_norm.core import files, serial
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import worst_of
 from verify_norm.core.settings import PAIR_EXAMPLES
@@ -39,7 +39,7 @@ def same(
     0 and -0 differ. If they differ: since which size, the smallest case, and which field of the contract, as far as
     fingerprints tell. Exit status: 0 identical, 1 different, 2 nothing compared, 3 the table was not finished.
     """
-    serial.writable(json_path)
+    files.writable(json_path)
     named, case = serial.read_spec(replay)[1:] if replay else (None, None)
     binds = (bind_a or bind, bind_b or bind)
     asked = request_pair((a, b), given, op=op or named, binds=binds, isolate=not in_process, tell=console.complain)

@@ -7,7 +7,7 @@ import typer
 
 from verify_norm.cli import console, options
 from verify_norm.cli.outputs import Destinations, deliver, write, write_json
-from verify_norm.core import serial
+from verify_norm.core import files
 from verify_norm.core.dtypes import dtype_name
 from verify_norm.core.errors import Exit, UsageError, one_of
 from verify_norm.core.results import worst_of
@@ -62,7 +62,7 @@ def zoo(
     """
     place = existing(given["device"])
     interpret(always=place == "cpu")
-    serial.writable(json_path)
+    files.writable(json_path)
     from verify_norm.report import terminal
     from verify_norm.report import zoo as form
     from verify_norm.validation import zoo as collection
@@ -109,7 +109,7 @@ def certify(
     On a GPU, which judges large cases, also check that it computes truth and bound as NumPy does.
     """
     place = existing(device)
-    serial.writable(json_path)
+    files.writable(json_path)
     from verify_norm.report import certificate as form
     from verify_norm.report import terminal
     from verify_norm.validation.certify import certify as prove
@@ -133,7 +133,7 @@ def gradcheck(
 ) -> int:
     """Check the gradients of any differentiable torch function. It needs no reference."""
     interpret()
-    serial.writable(json_path)
+    files.writable(json_path)
     from verify_norm.gradcheck import report as form
     from verify_norm.gradcheck.gradcheck import gradcheck as check
     from verify_norm.gradcheck.noise import DTYPES

@@ -54,9 +54,9 @@ class Rendered:
 
 
 def _written(text: str, path: str) -> str:
-    from verify_norm.core import serial
+    from verify_norm.core import files
 
     if path:
-        serial.writable(str(path))
-        serial.write(text, str(path))
+        files.writable(str(path))
+        files.write(text, str(path))
     return text

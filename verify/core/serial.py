@@ -1,15 +1,9 @@
-"""Specs and documents as JSON text, and files that are written whole or not at all."""
+"""Specs and documents as JSON text."""
 
 import json
-import os
-import re
-import stat
-import sys
-from contextlib import suppress
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from math import isfinite, prod
 from typing import Any
-from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,7 +17,6 @@ from verify_norm.core.spec import ALIASES, COTANGENTS, FAMILIES, FURTHER, LAYOUT
 ELEMENTS = 2**36  # the most that x can have: half a tebibyte in float64, more than any machine holds
 SEE_CASE = "verify-norm schema case"
 OBJECT = 'an object, as {"kernel": …, "shape": […]}'  # a replay line
-JSON = ("{\n", "[\n", "[{\n", "[]")  # how the files begin that we write
 _SPEC = TypeAdapter(CaseSpec)
 
 
@@ -92,98 +85,6 @@ def refuse_nonsense(spec: CaseSpec) -> None:
             raise UsageError(f"{name}: expected at most 2**36 elements, got {prod(shape):.3g} in {list(shape)}")
     if spec.normalized_ndim > len(spec.shape):
         raise UsageError(f"normalized_ndim: expected 1 to the rank of x, {len(spec.shape)}, got {spec.normalized_ndim}")
-
-
-def write(text: str, path: str) -> None:
-    """Write text to a file, as UTF-8; raises UsageError if that fails.
-
-    A regular file is replaced whole or not at all, in its mode and where a link leads. A pipe, a device or an open
-    descriptor, as /dev/stdout, is written into.
-    """
-    data = text.encode("utf-8", "backslashreplace")  # lone surrogates are escaped, as in JSON
-    try:
-        descriptor = _descriptor(path)
-        if descriptor is not None or (os.path.exists(path) and not os.path.isfile(path)):
-            sys.stdout.flush()  # it may lead to the same file
-            with open(path if descriptor is None else os.dup(descriptor), "wb") as file:
-                file.write(data)
-        else:
-            _replace(os.path.realpath(path), data)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _descriptor(path: str) -> int | None:
-    """Return the number of the open file that a path stands for, as /dev/stdout or /dev/fd/3; None for others."""
-    for _ in range(40):  # links, as many as Linux follows
-        if opened := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", os.path.abspath(path)):
-            return int(opened[1])
-        if not os.path.islink(path):
-            break
-        path = os.path.join(os.path.dirname(path), os.readlink(path))
-    return None
-
-
-def _replace(target: str, data: bytes) -> None:
-    """Write a new file beside the target, and rename it: at any time the target is the old file or the new one."""
-    temporary = os.path.join(os.path.dirname(target), f".verify-norm-{uuid4().hex}.part")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
-            file.write(data)
-            if os.path.exists(target):
-                old = os.stat(target)
-                with suppress(OSError):  # only root may give a file to others
-                    os.fchown(file.fileno(), old.st_uid, old.st_gid)
-                os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def writable(path: str, ours: tuple[str, ...] = JSON) -> None:
-    """Raise UsageError, before a run, if its report cannot be written there; "" and "-" are no files.
-
-    A file that does not begin as one of `ours` is kept: the name may be a slip, as that of the kernel's own file.
-    """
-    if path in ("", "-"):
-        return
-    if reason := _unwritable(path, ours):
-        raise UsageError(f"cannot write {path}: {reason}")
-
-
-def _unwritable(path: str, ours: tuple[str, ...]) -> str:
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        mode = stat.S_IFREG
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
-        return getattr(error, "strerror", None) or str(error)
-    if stat.S_ISDIR(mode):
-        return "it is a folder"
-    if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
-        return f"it is a {'disk' if stat.S_ISBLK(mode) else 'socket'}; expected a file, a pipe or a terminal"
-    if _descriptor(path) is not None:
-        return ""
-    if os.path.exists(path) and not os.access(path, os.W_OK):
-        return "Permission denied"
-    if not stat.S_ISREG(mode):
-        return ""
-    folder = os.path.dirname(os.path.realpath(path))
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        return f"no writable folder {folder}"
-    return "" if _begins(path, ours) else "it is a file of something else; remove it, or name another file"
-
-
-def _begins(path: str, ours: tuple[str, ...]) -> bool:
-    """Return whether a file begins as one of `ours`, is empty or does not exist."""
-    try:
-        with open(path, "rb") as file:
-            beginning = file.read(64).lstrip(b"\xef\xbb\xbf \r\n")
-    except OSError:
-        return not os.path.exists(path)
-    return not beginning or beginning.startswith(tuple(text.encode() for text in ours))
 
 
 def by_lines(value: dict[str, Any]) -> str:

@@ -168,14 +168,14 @@ def pytest_configure(config: pytest.Config) -> None:
     device = config.option.norm_device
     if not given and not report and not baseline and not certificate and device == "auto":
         return
-    from verify_norm.core import serial
+    from verify_norm.core import files
     from verify_norm.search.options import options
     from verify_norm.search.request import known_device
 
     try:
         options(**given)
         known_device(device)
-        serial.writable(report)
+        files.writable(report)
         if baseline:
             from verify_norm.report import documents
 
@@ -260,11 +260,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     path = config.option.norm_report
     if path is None or hasattr(config, "workerinput") or config.option.collectonly:
         return
-    from verify_norm.core import serial
+    from verify_norm.core import files
 
     reports = [text.rstrip() for record in _records(config) for text in record.get("reports", ())]
     try:
-        serial.write("[" + ",\n".join(reports) + "]\n", path)
+        files.write("[" + ",\n".join(reports) + "]\n", path)
     except UsageError as error:  # the file could be written at the start
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
         config.get_terminal_writer().line(f"\nERROR: {error}", red=True)

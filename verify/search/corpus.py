@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from verify_norm.core.errors import UsageError
-from verify_norm.core.serial import read_spec, spec_text, write
+from verify_norm.core.files import write
+from verify_norm.core.serial import read_spec, spec_text
 from verify_norm.core.spec import CaseSpec, Kernel
 
 MOST = 40  # cases of one kernel

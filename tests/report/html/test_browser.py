@@ -10,7 +10,7 @@ import pytest
 from browser import CHROMIUM, Chromium
 from documents import AUDIT, DOCUMENTS, FINDING, HOSTILE, PASSING, REPORT, SCRIPT
 
-from verify_norm.core import serial
+from verify_norm.core.files import write
 from verify_norm.report.html import page as html
 
 pytestmark = [
@@ -39,7 +39,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     documents = {name: (one,) for name, one in DOCUMENTS.items()} | {"two": (PASSING, REPORT)}
     for name, several in documents.items():
-        serial.write(html.pages(*several), str(folder / f"{name}.html"))
+        write(html.pages(*several), str(folder / f"{name}.html"))
     return {name: folder / f"{name}.html" for name in documents}
 
 
