@@ -30,7 +30,7 @@ def main() -> int:
         os.environ["TRITON_INTERPRET"] = "1"
 
     from verify_norm.core import files, serial
-    from verify_norm.core.results import gap
+    from verify_norm.core.report_text import gap
     from verify_norm.core.settings import Settings
     from verify_norm.loading import builtin, registry
     from verify_norm.report import documents

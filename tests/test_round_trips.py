@@ -13,7 +13,7 @@ from instances import content, instances
 from pydantic import TypeAdapter
 
 from verify_norm.auditing.model import Audit
-from verify_norm.core import known, results, serial, ways
+from verify_norm.core import known, report_text, results, serial, ways
 from verify_norm.core.dtypes import FLOATS
 from verify_norm.core.finding import Finding
 from verify_norm.core.results import Report
@@ -101,7 +101,7 @@ def test_a_replay_line_and_a_corpus_hold_every_field_of_a_case(tmp_path):
         (tmp_path / "corpus").unlink(missing_ok=True)
         assert corpus.save(tmp_path / "corpus", kernel, [spec]) == 1
         assert content(corpus.load(tmp_path / "corpus", kernel)[0]) == content(spec)
-        *_, replayed = shlex.split(results.command(kernel.name, kernel.op, spec))  # some ways have an apostrophe
+        *_, replayed = shlex.split(report_text.command(kernel.name, kernel.op, spec))  # some ways have an apostrophe
         assert serial.read_spec(replayed) == (kernel.name, kernel.op, spec)
         for name in (f.name for f in fields(spec)):  # one field alone
             alone = replace(CaseSpec((3, 4)), **{name: getattr(spec, name)})

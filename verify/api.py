@@ -11,7 +11,8 @@ from verify_norm.core.errors import Exit, UsageError, number, quoted, texts
 from verify_norm.core.finding import Finding
 from verify_norm.core.proved import Proved
 from verify_norm.core.rendering import Rendered
-from verify_norm.core.results import FindingsError, Report, failures, worst_of
+from verify_norm.core.report_text import failures
+from verify_norm.core.results import FindingsError, Report, worst_of
 from verify_norm.core.settings import DEFAULTS, PAIR_EXAMPLES, Seconds
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.user_operators import Operator

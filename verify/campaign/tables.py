@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from verify_norm.core.results import Report, replay_line
+from verify_norm.core.report_text import replay_line
+from verify_norm.core.results import Report
 from verify_norm.core.serial import jsonable
 from verify_norm.core.tally import Tally
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from verify_norm.cli.console import complain, err
 from verify_norm.core import files
 from verify_norm.core.errors import Exit, UsageError
-from verify_norm.core.results import unchecked, worst_of
+from verify_norm.core.report_text import unchecked
+from verify_norm.core.results import worst_of
 
 if TYPE_CHECKING:
     from verify_norm.auditing.model import Document

@@ -6,7 +6,7 @@ from rich.table import Table
 from verify_norm.auditing.fingerprint.statement import Fingerprint
 from verify_norm.auditing.model import Audit, Hunt, Ladder, UlpReport, WorstCase
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import command, replay_line
+from verify_norm.core.report_text import command, replay_line
 from verify_norm.report import terminal
 from verify_norm.report.markup import escape
 from verify_norm.report.terminal import number, table

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import Report, failure, gap
+from verify_norm.core.report_text import failure, gap
+from verify_norm.core.results import Report
 from verify_norm.core.tally import CheckResult
 from verify_norm.report import difference
 from verify_norm.report.compare.model import Pair, RunComparison

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from verify_norm.auditing.model import Audit, Document, Ladder, report_of
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
-from verify_norm.core.results import Report, cases, explanation, next_step, replay_line
+from verify_norm.core.report_text import cases, explanation, next_step, replay_line
+from verify_norm.core.results import Report
 from verify_norm.core.tally import CheckResult
 from verify_norm.report import difference
 from verify_norm.report.compare.errors import of_survey, of_tally

@@ -5,7 +5,8 @@ from html import escape
 from typing import Any
 
 from verify_norm.core.finding import Finding
-from verify_norm.core.results import Report, explanation, next_step, replay_line
+from verify_norm.core.report_text import explanation, next_step, replay_line
+from verify_norm.core.results import Report
 from verify_norm.report.words import case, headline, number, printable
 
 COLOURS = {"pass": "#1a7f37", "fail": "#cf222e", "none": "#cf222e", "part": "#9a6700"}

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
-from verify_norm.core.results import Report, cases, facts, next_step
+from verify_norm.core.report_text import cases, facts, next_step
+from verify_norm.core.results import Report
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Tally
 from verify_norm.report.detected import detected, detected_by_all, relative

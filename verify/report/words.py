@@ -9,7 +9,8 @@ from verify_norm.core.case_words import case as case
 from verify_norm.core.case_words import count as count
 from verify_norm.core.errors import Exit, alternatives
 from verify_norm.core.proved import sentences
-from verify_norm.core.results import Report, cases, unchecked
+from verify_norm.core.report_text import cases, unchecked
+from verify_norm.core.results import Report
 from verify_norm.core.spec import Contract
 from verify_norm.core.tally import CheckResult, Skip
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from verify_norm.core.errors import UsageError, texts
-from verify_norm.core.results import Report, gap, replay_line
+from verify_norm.core.report_text import gap, replay_line
+from verify_norm.core.results import Report
 from verify_norm.core.settings import Seconds
 from verify_norm.loading.builtin import BUILTIN
 from verify_norm.scoring.forms import narrowed, subject

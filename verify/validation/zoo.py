@@ -16,7 +16,7 @@ import torch
 
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
-from verify_norm.core.results import gap
+from verify_norm.core.report_text import gap
 from verify_norm.core.serial import jsonable
 from verify_norm.core.settings import Settings
 from verify_norm.kernels.zoo import ZOO as ZOO

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from verify_norm.auditing.model import Audit, Document, report_of
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
-from verify_norm.core.results import Report, replay_line
+from verify_norm.core.report_text import replay_line
+from verify_norm.core.results import Report
 from verify_norm.report.compare import audits, coverage, errors
 from verify_norm.report.compare.model import Change, Pair, RegressionLimits, Row, RunComparison, Way
 from verify_norm.report.words import count

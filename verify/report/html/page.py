@@ -17,7 +17,7 @@ from verify_norm import __version__
 from verify_norm.auditing.model import Audit, Document, report_of
 from verify_norm.core import packages
 from verify_norm.core.errors import UsageError
-from verify_norm.core.results import declaration, explanation, next_step, replay_line
+from verify_norm.core.report_text import declaration, explanation, next_step, replay_line
 from verify_norm.core.spec import LAYOUTS
 from verify_norm.report import words
 from verify_norm.report.detected import detected, detected_by_all, relative
