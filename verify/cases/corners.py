@@ -143,11 +143,21 @@ def _specially(op: Op, spec: CaseSpec) -> CaseSpec:
 def freezable(op: Op) -> tuple[tuple[str, ...], ...]:
     """Return the sets of inputs of a backward that may need no gradient: neither none nor all of them.
 
-    Of four and more inputs, one, or all but one.
+    Of four and more inputs, one, two, or all but one, and the parameters or the data alone.
     """
     names = differentiable(op)
-    sizes = range(1, len(names)) if len(names) < 4 else (1, len(names) - 1)
-    return tuple(some for size in sizes for some in combinations(names, size))
+    pairs = tuple(combinations(names, 2)) if len(names) > 3 else ()
+    return tuple(dict.fromkeys((*frozen_alike(op), *pairs)))
+
+
+def frozen_alike(op: Op) -> tuple[tuple[str, ...], ...]:
+    """Return those of `freezable` that meet all other choices: of many inputs no pairs, which are many."""
+    names = differentiable(op)
+    if len(names) < 4:
+        return tuple(some for size in range(1, len(names)) for some in combinations(names, size))
+    parts = (tuple(name for name in names if (name in ways.PARAMETERS) is so) for so in (True, False))
+    few = tuple(some for size in (1, len(names) - 1) for some in combinations(names, size))
+    return tuple(dict.fromkeys((*few, *(some for some in parts if some))))
 
 
 def _table(op: Op) -> list[tuple[int, Row]]:
