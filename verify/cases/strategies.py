@@ -295,7 +295,7 @@ def _group_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[
 
 @st.composite
 def _channel_shape(draw: st.DrawFn, elements: int, samples: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
-    channels = draw(st.one_of(_among([c for c in _CHANNELS if c <= elements]), _magnitude(min(elements, 4096))))
+    channels = draw(st.one_of(_among([c for c in _CHANNELS if c <= elements]), _magnitude(min(elements, 2**14))))
     batch = draw(_among([n for n in samples if n * channels <= elements]))
     return (batch, channels, *draw(_space(max(elements // (channels * max(batch, 1)), 1)))), {}
 
