@@ -96,10 +96,19 @@ class Pace:
         Rows cost the kernel time, not the checks. A batch of the table, of which there are several runs, is left to
         `allows`.
         """
+        return self.expected(wanted) <= self.most
+
+    def expected(self, wanted: Size) -> float:
+        """Return the seconds that a case of that size takes at most, as far as others tell; inf before any has run."""
         rows, elements = wanted
         outside = kernel = inf
         for (r, e), seconds, inside in self.seen:
             more = max(1.0, elements / max(e, ALIKE[self.device]))
             outside = min(outside, more * (seconds - inside))
             kernel = min(kernel, max(more, rows / max(r, 1)) * inside)
-        return outside + kernel <= self.most
+        return outside + kernel
+
+    def cost(self, wanted: Size) -> int:
+        """Return a number by which cases that cost less come first, whatever this run's cases take."""
+        rows, elements = wanted
+        return elements + PROGRAM * rows
