@@ -275,10 +275,10 @@ def test_what_waits_runs_where_time_is_left_and_what_did_not_is_said(waiting):
     assert left_out[1:] == [
         (lane, "a large case would take over 1.5 s, its share of the 60 s of the run (--seconds)", HUGE)
     ]
-    drawn.left = lambda: 9.17  # 9 s are spare
+    drawn.left = lambda: 2.17  # 2 s are spare
     drawn.late(lane, MIDDLE)
     assert len(ran) == 3
-    drawn.left = lambda: 9.15
+    drawn.left = lambda: 2.15
     drawn.late(lane, MIDDLE)
     assert left_out[2:] == [(lane, late, MIDDLE)]
     assert len(ran) == 3

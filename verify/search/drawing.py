@@ -59,7 +59,7 @@ class Drawing:
         """Yield the large cases of a table, so many random cases of usual size, and random large ones.
 
         Of the table those come first that cost little, so that time that does not suffice leaves out few. What waits
-        has another share of the time in the midst of the random cases, and what is left behind them.
+        has another share of the time in the midst of the random cases of usual size, and what is left behind them.
         """
         device = kind(self.settings.device)
         count = self.settings.examples // LARGE_SHARE
@@ -78,9 +78,9 @@ class Drawing:
         for number, spec in enumerate(table):
             yield partial(self.again, spec=spec, anew=not number)
         yield from some[len(some) // 2 :]
-        yield from self.explorations(large.filter(self.is_large), self.large, count - len(table), EXPLORED_LARGE)
         for spec in table:
             yield partial(self.late, spec=spec)
+        yield from self.explorations(large.filter(self.is_large), self.large, count - len(table), EXPLORED_LARGE)
 
     def explorations(
         self, strategy: SearchStrategy[CaseSpec], one: Callable[[Lane, CaseSpec], Any], examples: int, most: int

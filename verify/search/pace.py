@@ -15,7 +15,7 @@ ALWAYS: dict[str, Size] = {"cpu": (300, 2**19), "cuda": (300, 2**23)}
 ALIKE = {"cpu": 1, "cuda": 2**22}  # elements: fewer cost the judge no less
 SHARE = {"cpu": 1 / 40, "cuda": 1 / 15}  # of the time: the most that a larger case may take
 WIDE = 1 / 8  # of the time: the most that the largest corner cases may take together before the random ones
-SPARE = 0.15  # of the time: what the largest corner cases leave that come last, where time is left
+SPARE = 1 / 30  # of the time: what the largest corner cases leave that come behind the random ones
 PROGRAM = 8  # elements that cost about as much as a row
 FURTHER = 1 / 100  # of a larger case: the most that a further run may take; most checks make several
 
