@@ -362,3 +362,10 @@ def test_wide_groups_of_many_positions_are_in_either_layout_in_every_type(op):
         assert {spec.dtype for spec in wide} == set(DTYPES), layout
         assert any(prod(spec.shape[2:]) % 32 for spec in wide)
         assert any(spec.shape[0] > 1 for spec in wide)
+
+
+@pytest.mark.parametrize("op", ["batchnorm_fwd", "batchnorm_bwd"])
+def test_every_type_has_more_channels_than_4096(op):
+    """A kernel may keep that many in a block, and take a later one for the first."""
+    channels = {(spec.dtype, spec.shape[1]) for spec in corners.wide(OPS[op], DTYPES)}
+    assert {(dtype, many) for dtype in DTYPES for many in (8192, 8200)} <= channels
