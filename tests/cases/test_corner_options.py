@@ -9,6 +9,7 @@ from verify_norm.cases import corner_groups as groups
 from verify_norm.cases import corner_rows as rows
 from verify_norm.cases import corners
 from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LARGEST, LONG, OUTPUT_SCALES, STRONG, SUBNORMAL, THIRD
+from verify_norm.core.geometry import differentiable
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import LAYOUTS, CaseSpec
 
@@ -162,14 +163,31 @@ def test_most_of_a_row_is_three_quarters_and_one_element_at_least(length, most):
     [
         ("rmsnorm_bwd", [1] * 2),
         ("layernorm_bwd", [1] * 3 + [2] * 3),
-        ("modulate_rmsnorm_bwd", [1] * 4 + [3] * 4),
-        ("modulate_layernorm_bwd", [1] * 5 + [4] * 5),
+        ("modulate_rmsnorm_bwd", [1] * 4 + [3] * 4 + [2] * 6),
+        ("add_layernorm_bwd", [1] * 3 + [2] * 3),
+        ("dropout_add_layernorm_bwd", [1] * 4 + [3] * 4 + [2] * 6),
+        ("modulate_layernorm_bwd", [1] * 5 + [4] * 5 + [2] + [3] + [2] * 9),
     ],
 )
-def test_of_many_inputs_one_needs_no_gradient_or_all_but_one(op, sizes):
+def test_of_many_inputs_one_needs_no_gradient_or_two_or_all_but_one(op, sizes):
     sets = corners.freezable(OPS[op])
     assert [len(some) for some in sets] == sizes
     assert len({frozenset(some) for some in sets}) == len(sets)
+
+
+@pytest.mark.parametrize("op", ["modulate_layernorm_bwd", "dropout_add_layernorm_bwd", "layernorm_bwd"])
+def test_the_parameters_alone_need_no_gradient_or_the_data_alone(op):
+    """As with adapters beside a trained model, and in a fine-tuning of its norms."""
+    parameters = {"weight", "bias"}
+    data = set(differentiable(OPS[op])) - parameters
+    for sets in (corners.freezable(OPS[op]), corners.frozen_alike(OPS[op])):
+        assert {frozenset(parameters), frozenset(data)} <= {frozenset(some) for some in sets}
+
+
+def test_pairs_of_many_inputs_are_in_the_table_and_meet_no_other_choices():
+    alike, every = corners.frozen_alike(OPS["modulate_layernorm_bwd"]), corners.freezable(OPS["modulate_layernorm_bwd"])
+    assert set(alike) < set(every)
+    assert {len(some) for some in set(every) - set(alike)} == {2}
 
 
 @pytest.mark.parametrize(

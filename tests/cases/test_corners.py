@@ -306,3 +306,70 @@ def test_cases_take_the_ways_of_a_gpu_and_of_torchs_autograd_where_there_is_one(
     assert {ways.NO_GRAD, ways.THREADED} <= modes() == modes(frozen=False, gpu=False)
     assert ways.THREADED not in modes(gpu=True)
     assert ways.NO_GRAD not in modes(frozen=True)
+
+
+LARGE = 2**20  # elements: the highest of usual thresholds
+
+
+@pytest.mark.parametrize("op", ["layernorm_bwd", "rmsnorm_fwd", "groupnorm_fwd", "instancenorm_bwd", "batchnorm_bwd"])
+def test_large_cases_take_turns_through_the_options(op):
+    """A kernel may take a path of its own for a large x, and go wrong there with one option alone."""
+    table = [spec for spec in corners.wide(OPS[op], DTYPES) if prod(spec.shape) >= LARGE]
+    names = {tensor.name for tensor in OPS[op].inputs}
+    assert {spec.dtype for spec in table} == set(DTYPES)
+    assert {10.0} < {abs(spec.offset) for spec in table if spec.dtype == "float32"} | {10.0}
+    assert any(abs(spec.offset) >= 30 for spec in table if spec.dtype == "float32" and spec.weight)
+    assert {spec.dtype for spec in table if spec.weight and spec.weight_dtype not in (None, spec.dtype)} == set(DTYPES)
+    assert any(not spec.weight for spec in table)
+    assert any(spec.weight and not spec.bias for spec in table) == ("bias" in names)
+    other = "row_strided" if OPS[op].view == "rows" else "channels_last"
+    assert {other, "contiguous"} <= {spec.x_layout for spec in table}
+    assert any(spec.weight and not spec.offset and spec.x_layout == "contiguous" for spec in table)
+    if OPS[op].view == "channels":
+        assert {(True, True), (False, True)} < {(spec.training, spec.running) for spec in table}
+
+
+@pytest.mark.parametrize("op", ["rmsnorm_fwd", "groupnorm_fwd", "batchnorm_fwd"])
+def test_half_of_the_large_cases_of_a_forward_have_inputs_that_require_gradients(op):
+    table = [spec for spec in corners.wide(OPS[op], DTYPES) if prod(spec.shape) >= corners.MANY]
+    recorded = [spec for spec in table if "modes" in spec.further and spec.mode in ways.RECORDED]
+    assert {spec.dtype for spec in recorded} == set(DTYPES)
+    assert len(recorded) > len(table) / 3
+    assert any(spec.weight_dtype is None and spec.weight for spec in recorded)
+
+
+def test_long_partial_sums_of_long_rows_are_in_a_backwards_large_cases():
+    table = [
+        spec for spec in corners.wide(OPS["rmsnorm_bwd"], DTYPES) if spec.shape[0] >= 1024 and spec.shape[1] >= 2048
+    ]
+    assert len(table) > 1
+    assert any(spec.weight_dtype == "float32" or spec.dtype == "float32" for spec in table)
+
+
+def test_every_type_has_more_than_64_heads_of_several_tokens_whole_and_in_part():
+    """A tile of 64 heads may take the angles of the next token."""
+    op = OPS["qk_norm_rope_fwd"]
+    for table, part in ((corners.wide(op, DTYPES), {"half", "quarter"}), (corners.corners(op, DTYPES), set())):
+        heads = [spec for spec in table if len(spec.shape) > 2 and 64 < spec.shape[-2] <= 128 and spec.shape[0] > 1]
+        assert {spec.dtype for spec in heads} == set(DTYPES)
+        assert {spec.rotary for spec in heads} >= part
+    sizes = {spec.shape[-2] for spec in corners.wide(op, DTYPES) if len(spec.shape) > 2}
+    assert {96, 128} < sizes
+
+
+@pytest.mark.parametrize("op", ["groupnorm_fwd", "groupnorm_bwd"])
+def test_wide_groups_of_many_positions_are_in_either_layout_in_every_type(op):
+    """As diffusion models have them: kernels take another path in channels_last, by the channels of a group."""
+    for layout in ("contiguous", "channels_last"):
+        table = [spec for spec in corners.wide(OPS[op], DTYPES) if spec.x_layout == layout]
+        wide = [spec for spec in table if spec.shape[1] // spec.num_groups > 16 and prod(spec.shape[2:]) >= 1024]
+        assert {spec.dtype for spec in wide} == set(DTYPES), layout
+        assert any(prod(spec.shape[2:]) % 32 for spec in wide)
+        assert any(spec.shape[0] > 1 for spec in wide)
+
+
+@pytest.mark.parametrize("op", ["batchnorm_fwd", "batchnorm_bwd"])
+def test_every_type_has_more_channels_than_4096(op):
+    """A kernel may keep that many in a block, and take a later one for the first."""
+    channels = {(spec.dtype, spec.shape[1]) for spec in corners.wide(OPS[op], DTYPES)}
+    assert {(dtype, many) for dtype in DTYPES for many in (8192, 8200)} <= channels

@@ -343,3 +343,20 @@ def test_the_sums_allow_what_a_stage_makes_dy_off_by():
     exact = sum_error(s, dz, None, delta, s.norm.xhat, lost=0.0).ravel()
     lost = np.abs(dz * s.norm.weighted(s.norm.xhat)).sum(1) * 2.0**-24
     assert (one.tolerance - exact > 2 * lost).all()
+
+
+def test_a_gradient_that_cancels_may_be_an_infinity_where_its_tolerance_is_beyond_its_type():
+    """Two samples have x̂ of ±1: dweight is 0 by equal x̂, and far beyond float16 by the least difference of two."""
+
+    def batchnorm_bwd(dy, x, weight, bias, mean, rstd, training, eps):
+        xhat = (x - mean) * rstd
+        g = dy * weight.float()
+        dx = rstd * (g - g.mean(0) - xhat * (g * xhat).mean(0))
+        return dx, (dy * xhat).sum(0).to(weight.dtype), dy.sum(0).to(bias.dtype)
+
+    run = {"weight_dtype": "float16", "dy_log2_scale": 60, "dy_layout": "scalar", "further": LAWS}
+    specs = [CaseSpec((2, 1), seed=seed, **run) for seed in range(8)]
+    runs = [run_of(batchnorm_bwd, spec, "batchnorm_bwd") for spec in specs]
+    found = [one for run in runs for one in CHECKS["identities"].function(run) if isinstance(one, Finding)]
+    assert [one.message for one in found] == []
+    assert {np.isfinite(run.outputs["dweight"].got).all() for run in runs} == {True, False}

@@ -162,8 +162,9 @@ def test_the_finding_of_the_case_itself_is_kept():
 def test_what_is_left_out_is_not_planned():
     state, _ = reported([])
     state.planned, state.corners = 9, 5
-    state.leave_out("slow")
-    state.leave_out("slow", corners=1)
+    state.leave_out("slow", SPECS[0])
+    state.leave_out("slow", SPECS[1], corners=1)
+    assert state.too_slow == {"slow": [*SPECS]}
     assert (state.planned, state.corners, state.skipped["cases", "slow"]) == (7, 4, 2)
 
 

@@ -2,6 +2,9 @@
 
 import time
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from math import inf
 
 import pytest
 import torch
@@ -31,7 +34,9 @@ def parts(seconds, op, settings=SETTINGS, *, frozen=False):
         return {"error/bound": spec.seed % 7}
 
     pace.learn((300, 100_000), seconds)
-    drawing = Drawing(OPS[op], SETTINGS.dtypes, settings, pace, one, lambda lane, why: left_out.append(why), frozen)
+    drawing = Drawing(
+        OPS[op], SETTINGS.dtypes, settings, pace, one, lambda lane, why, spec: left_out.append(why), frozen
+    )
     for part in drawing.parts(settings.examples):
         part(Lane(None, (cases := []).append))
         found.append(cases)
@@ -65,15 +70,16 @@ def test_a_run_has_the_first_large_cases_and_usual_ones_of_its_types_and_frozen_
         assert not left_out
         return [spec for cases in found for spec in cases]
 
-    first = cases()
-    large, usual = first[:6], first[6:]
-    assert large == corners.wide(op, SETTINGS.dtypes, frozen=True)[:6]
+    every, count = cases(), planned(settings) - 48
+    large, usual = every[:count], every[count:]
+    first = corners.wide(op, SETTINGS.dtypes, frozen=True)[: planned(settings) - 48]
+    assert large == sorted(first, key=lambda spec: Pace("cpu", 60.0).cost(size(spec, op)))
     assert len(usual) == 48
     assert {spec.dtype for spec in usual} == set(SETTINGS.dtypes)
     assert any(spec.frozen for spec in usual)
     most = [max(sizes) for sizes in zip(*(size(spec, op) for spec in usual), strict=True)]
     assert most[0] <= USUAL["cpu"][1] < most[1] <= 4 * USUAL["cpu"][0]
-    assert cases(seed=1)[6:] != usual
+    assert cases(seed=1)[count:] != usual
 
 
 @pytest.mark.slow
@@ -151,7 +157,7 @@ def test_a_right_kernel_passes_in_large_cases_and_one_that_is_slow_for_a_row_mee
     slow = search(kernel, options)
     assert slow.ok
     assert max(rows) < 4096
-    assert any(skip.reason.startswith("large cases are slow") for skip in slow.skipped)
+    assert any(skip.reason.startswith("a large case would take") for skip in slow.skipped)
 
 
 def drawing(settings, pace=None, one=None, op="rmsnorm_fwd", frozen=False):
@@ -161,8 +167,14 @@ def drawing(settings, pace=None, one=None, op="rmsnorm_fwd", frozen=False):
     return drawn, left_out
 
 
-def test_one_large_case_is_planned_for_eight_usual_ones():
-    assert [planned(Settings(examples=n)) for n in (0, 7, 8, 200)] == [0, 7, 9, 225]
+def test_one_large_case_is_planned_for_six_usual_ones():
+    assert [planned(Settings(examples=n)) for n in (0, 5, 6, 200)] == [0, 5, 7, 233]
+
+
+@pytest.mark.parametrize("op", ["rmsnorm_fwd", "groupnorm_bwd", "batchnorm_fwd"])
+def test_the_table_of_large_cases_is_planned_whole_and_random_ones_follow(op):
+    count = planned(Settings()) - Settings().examples
+    assert len(corners.wide(OPS[op], Settings().dtypes)) + 20 < count
 
 
 @pytest.mark.parametrize(
@@ -175,10 +187,10 @@ def test_a_large_case_has_more_rows_or_more_elements(shape, large):
 
 
 def test_a_run_without_tables_draws_its_large_cases():
-    settings = replace(SETTINGS, tables=False, examples=8)
+    settings = replace(SETTINGS, tables=False, examples=6)
     found, left_out = parts(0.001, "rmsnorm_fwd", settings)
     usual, large = found
-    assert (len(usual), len(large), left_out) == (8, 1, [])
+    assert (len(usual), len(large), left_out) == (6, 1, [])
     elements, rows = USUAL["cpu"]
     sizes = [size(spec, OPS["rmsnorm_fwd"]) for spec in large]
     assert all(one[0] > rows or one[1] > elements for one in sizes)
@@ -196,38 +208,112 @@ def test_each_exploration_has_its_share_and_its_seed(monkeypatch):
     for part in drawn.parts(209):
         part(None)
     usual = [(70, 7), (70, 7 + 2**32), (69, 7 + 2**33)]
-    assert explored == [*usual, *((share, 7 + number * 2**32) for number, share in enumerate((7, 7, 6, 6)))]
+    assert explored == [*usual, *((share, 7 + number * 2**32) for number, share in enumerate((7, 7, 7, 7, 6)))]
 
 
 @pytest.mark.parametrize(("device", "gpu"), [("cpu", False), ("cuda:0", True)])
 def test_on_a_gpu_the_cases_take_its_ways_and_sizes(device, gpu, monkeypatch):
-    asked, specs, settings = [], strategies.specs, Settings(examples=160, device=device)
+    asked, specs, settings = [], strategies.specs, Settings(device=device)
     monkeypatch.setattr(strategies, "specs", lambda *given, **named: asked.append((given, named)) or specs(*given))
     op, found = OPS["rmsnorm_fwd"], list(drawing(settings, frozen=True)[0].parts(0))
-    table = [part.keywords["spec"] for part in found]
-    assert table == corners.wide(op, settings.dtypes, frozen=True, gpu=gpu)[:20]
-    assert table != corners.wide(op, settings.dtypes, frozen=True, gpu=not gpu)[:20]
+    table = [part.keywords["spec"] for part in found if isinstance(part, partial)]
+    every = corners.wide(op, settings.dtypes, frozen=True, gpu=gpu)
+    assert len(table) == 3 * len(every), "each once, and again if it waits"
+    assert set(table) == {*every}
+    assert set(table) != {*corners.wide(op, settings.dtypes, frozen=True, gpu=not gpu)}
     sizes = [of["cuda" if gpu else "cpu"] for of in (USUAL, LARGE)]
     assert asked == [
         ((op, settings.dtypes, elements), {"frozen": True, "gpu": gpu, "rows": rows}) for elements, rows in sizes
     ]
 
 
-def test_large_cases_run_while_it_is_early_and_the_kernel_is_fast(monkeypatch):
-    """The first ones have a twentieth of the time together, from the first of them on."""
+SMALL, MIDDLE, HUGE = CaseSpec((400, 8)), CaseSpec((400, 2**12)), CaseSpec((400, 2**21), batch=2**20)
+
+
+@pytest.fixture
+def waiting(monkeypatch):
+    """A drawing of a kernel that takes 0.1 s for 2^20 elements, its clock, what ran, what was left out, and a lane."""
     now, ran, lane = [100.0], [], Lane(None, None)
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    pace = Pace("cpu", 60.0, [((300, 100_000), 0.001, 0.001)])
+    pace = Pace("cpu", 60.0, [((400, 2**20), 0.1, 0.1)])
     drawn, left_out = drawing(SETTINGS, pace, lambda *given: ran.append(given))
-    small, large = CaseSpec((400, 8)), CaseSpec((400, 2**21), batch=2**20)
-    drawn.wide(lane, small)
-    now[0] = 102.9
-    drawn.wide(lane, small)
-    assert ran == [(lane, small)] * 2
-    now[0] = 103.0
-    drawn.wide(lane, small)
-    assert drawn.large(lane, small) == {}, "random ones are never late"
-    drawn.large(lane, large)
-    assert ran == [(lane, small)] * 3
-    assert [given for given, _ in left_out] == [lane] * 2
-    assert all("1.5 s" in reason and "3 s" in reason for _, reason in left_out)
+    drawn.left = lambda: 160.0 - now[0]
+    return drawn, now, ran, left_out, lane
+
+
+def test_large_cases_run_while_it_is_early_and_the_others_wait(waiting):
+    """The first ones have an eighth of the time together, from the first of them on."""
+    drawn, now, ran, left_out, lane = waiting
+    drawn.wide(lane, SMALL)
+    now[0] = 107.3
+    drawn.wide(lane, SMALL)
+    drawn.wide(lane, CaseSpec((400, 2**13)))  # of 0.3 s: it would end too late
+    drawn.wide(lane, MIDDLE)  # of 0.16 s
+    assert ran == [(lane, spec) for spec in (SMALL, SMALL, MIDDLE)]
+    now[0] = 107.45
+    drawn.wide(lane, SMALL)
+    assert len(ran) == 3
+    assert drawn.large(lane, SMALL) == {}, "random ones are never late"
+    assert len(ran) == 4
+    assert left_out == []
+    assert drawn.waiting == {CaseSpec((400, 2**13)), SMALL}
+
+
+def test_what_waits_runs_where_time_is_left_and_what_did_not_is_said(waiting):
+    drawn, now, ran, left_out, lane = waiting
+    drawn.wide(lane, SMALL)
+    now[0] = 120.0
+    for spec in (MIDDLE, HUGE):
+        drawn.wide(lane, spec)
+    for spec in (SMALL, MIDDLE, HUGE):
+        drawn.late(lane, spec)
+    assert ran == [(lane, SMALL), (lane, MIDDLE)], "each once"
+    late = "no time was left for large cases in 60 s (--seconds)"
+    assert left_out == [(lane, late, HUGE)], "it would take longer"
+    drawn.left = lambda: inf
+    drawn.late(lane, HUGE)
+    assert left_out[1:] == [
+        (lane, "a large case would take over 1.5 s, its share of the 60 s of the run (--seconds)", HUGE)
+    ]
+    drawn.left = lambda: 2.17  # 2 s are spare
+    drawn.late(lane, MIDDLE)
+    assert len(ran) == 3
+    drawn.left = lambda: 2.15
+    drawn.late(lane, MIDDLE)
+    assert left_out[2:] == [(lane, late, MIDDLE)]
+    assert len(ran) == 3
+
+
+def test_what_waits_has_its_time_in_the_midst_of_random_cases(monkeypatch):
+    """A kernel that takes 0.3 s for a case runs 24 at first, 24 in their midst, and the rest behind them."""
+    now, ran = [0.0], []
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def one(lane, spec):
+        now[0] += 0.3 * (spec in few)
+        ran.append(spec)
+        return {"error/bound": 0.0}
+
+    settings = Settings(("float32",), examples=300, seconds=60.0)
+    op = OPS["groupnorm_fwd"]
+    table = corners.wide(op, settings.dtypes)
+    few = table[: planned(settings) - 300]
+    drawn, _ = drawing(settings, Pace("cpu", 60.0, [((10**6, 10**7), 0.3, 0.3)]), one, op.name)
+    drawn.left = lambda: 60.0 - now[0]
+    for part in drawn.parts(300):
+        part(Lane(None, None))
+    wide = [number for number, spec in enumerate(ran) if spec in few]
+    after = [number for number, (a, b) in enumerate(pairwise(wide), 1) if b > a + 1]
+    assert after == [25, 49]
+    assert {ran[number] for number in wide} == {*few}
+    assert len(wide) == len(few)
+
+
+def test_what_costs_little_comes_first():
+    op, settings = OPS["rmsnorm_fwd"], Settings(("float32",))
+    table = [part.keywords["spec"] for part in drawing(settings)[0].parts(0) if isinstance(part, partial)]
+    pace, first = Pace.of(settings), table[: len(table) // 3]
+    costs = [pace.cost(size(spec, op)) for spec in first]
+    assert costs == sorted(costs)
+    assert table == first * 3
+    assert pace.cost((1000, 8000)) > pace.cost((10, 8000))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from verify_norm.cases import corners, models
+from verify_norm.cases import corners, dispatch, models
 from verify_norm.core.dtypes import KERNEL_DTYPES
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
@@ -139,11 +139,13 @@ def test_all_pairs_of_choices_meet_in_the_first_further_cases(device, gpu, monke
         return SimpleNamespace(rows=rows, pairs=77)
 
     monkeypatch.setattr(planning.covering, "array", array)
-    state = begun("rmsnorm_bwd", Settings(examples=3, seed=9, device=device, isolate=False), autograd=True, **FITTED)
-    table = (CaseSpec((3, 3)),)
-    assert planning.covering_cases(state, ("float16",), table) == tuple(replace(spec, eps=0.5) for spec in rows[:3])
+    few, table = dispatch.array(OPS["rmsnorm_bwd"], ("float16",), 9), (CaseSpec((3, 3)),)
+    settings = Settings(examples=len(few) + 3, seed=9, device=device, isolate=False)
+    state = begun("rmsnorm_bwd", settings, autograd=True, **FITTED)
+    found = planning.covering_cases(state, ("float16",), table)
+    assert found == tuple(replace(spec, eps=0.5) for spec in (*few, *rows[:3]))
     assert state.possible == 77
-    assert asked == [((OPS["rmsnorm_bwd"], ("float16",), table, 9), {"frozen": True, "gpu": gpu})]
+    assert asked == [((OPS["rmsnorm_bwd"], ("float16",), (*table, *few), 9), {"frozen": True, "gpu": gpu})]
 
 
 def test_the_smallest_case_of_each_type_comes_first():

@@ -15,6 +15,7 @@ from verify_norm.running.isolate import InProcess
 from verify_norm.search import sweep
 from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew, Lane, Over, at_once
+from verify_norm.search.drawing import LARGE_SHARE
 from verify_norm.search.examine import Examined
 from verify_norm.search.pace import Pace
 from verify_norm.search.sweep import HANGS, Sweep
@@ -82,8 +83,8 @@ def test_random_cases_come_last_and_are_told_from_the_others(swept, monkeypatch)
     drawn = []
     made.run([])
     assert ran[:5] == SPECS[:5]
-    assert drawn == [False] * 5 + [True] * (7 - 3)
-    assert state.planned == made.met == 2 + 7
+    assert drawn == [False] * 5 + [True] * (7 - 3 + 7 // LARGE_SHARE)
+    assert state.planned == made.met == 2 + 7 + 7 // LARGE_SHARE
 
 
 @pytest.mark.parametrize("hung", [HANGS - 1, HANGS, HANGS + 1])
@@ -236,7 +237,7 @@ def test_a_case_that_takes_too_long_is_a_corner_only_where_it_is_one(swept):
     made, state, *_ = swept()
     state.planned = state.corners = 10
     for corners in ({}, {"corners": 1}):
-        made.leave_out(Lane(state.runner, at_once), "slow", **corners)
+        made.leave_out(Lane(state.runner, at_once), "slow", SPECS[0], **corners)
     assert (left_out(state), state.planned, state.corners) == ({"slow": 2}, 8, 9)
 
 
@@ -258,7 +259,7 @@ def test_the_cases_in_which_pairs_meet_are_those_beside_the_table_and_random_one
     made.run([])
     types = state.settings.dtypes
     assert asked == [(state, types, tuple(SPECS[:3]))]
-    given = (OPS["rmsnorm_fwd"], types, state.settings, state.pace, made.drawn, made.leave_out, True)
+    given = (OPS["rmsnorm_fwd"], types, state.settings, state.pace, made.drawn, made.leave_out, True, made.left)
     assert drawings == [[given, 9 - 2]]
     assert ran == SPECS[:5]
 

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from verify_norm.cases import further_runs, placement
 from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LARGEST, LONG, OUTPUT_SCALES, STRONG, SUBNORMAL
-from verify_norm.cases.corners import exponent, freezable
+from verify_norm.cases.corners import exponent, frozen_alike
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
@@ -76,8 +76,8 @@ def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False, gpu: bool = Fal
     `frozen` adds which inputs need no gradient, and the ways of torch's autograd; `gpu` those of a GPU.
     """
     options = _options(op)
-    if frozen and freezable(op):
-        options.append(_field("frozen", ((), *freezable(op))))
+    if frozen and (alike := frozen_alike(op)):
+        options.append(_field("frozen", ((), *alike)))
     shape, of_x = _shape(op), _field("dtype", dtypes)
     free = [*shape, of_x, *options, *_data(op), *_memory(op)]
     offered = ways.offered(op, autograd=frozen, gpu=gpu)

@@ -136,6 +136,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
 }
 _PLANES = (
     *((16385, 8), (2, 1, 256, 257), (2, 1025, 8, 8), (2, 2048, 4, 4), (1, 2, 65537), (65537, 2), (4, 4096)),
+    *((4, 8192), (3, 8200)),  # channels of a layer without positions
     (2, 672, 7, 7),  # channels of a model that are no power of two
 )
 WIDE_CHANNELS: tuple[Row, ...] = (  # many samples, many positions, many channels

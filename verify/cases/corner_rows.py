@@ -106,6 +106,9 @@ ROW_CORNERS: Topics = {
         ((2, 3, 41, 16), {**SLICE, "weight_data": "some_one"}),  # 41 · (1/41) is below 1 in float32
         ((3, 4, 2, 11), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
         ((2, 3, 2, 2, 3, 12), {"x_layout": "sequence_slice", "dy_layout": "inner_slice"}),  # windows of an image
+        ((2, 112, 16), {}),  # more heads than a tile of 64 holds, of several tokens
+        ((2, 96, 24), {}),
+        ((3, 80, 16), {}),
     ),
     "eps": (
         ((8, 40), {"log2_scale": -8, "eps": 1e-3, "weight_layout": "offset"}),  # eps dominates the variance

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, count, zip_longest
-from math import ceil, log2
+from math import ceil, log2, prod
 from typing import Any, Literal
 
 from verify_norm.cases import corner_channels as channels
 from verify_norm.cases import corner_groups as groups
+from verify_norm.cases import corner_large as large
 from verify_norm.cases import corner_rows as rows
 from verify_norm.cases import further_runs
 from verify_norm.cases.corner_lines import (
@@ -29,6 +30,7 @@ from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
 
 ROTARIES: tuple[Literal["full", "half", "quarter"], ...] = ("full", "half", "full", "quarter")
 AT_EVERY_SIZE = ("memory", "determinism", "batch_invariance")  # further runs whose bugs have thresholds of size
+MANY = 2**18  # elements, beyond which half of the cases also have inputs that require gradients
 
 
 def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = False) -> list[CaseSpec]:
@@ -64,13 +66,24 @@ def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = F
 
     A torch kernel runs one in a tenth of a second, an interpreter in seconds; each meets as many as its time allows.
     """
-    lines = {"rows": rows.WIDE_ROWS, "groups": groups.WIDE_GROUPS, "channels": channels.WIDE_CHANNELS}[op.view]
-    specs = []
-    for number, (shape, options) in enumerate(lines):
-        turn = number % len(dtypes)
-        spec = _of(op, CaseSpec(shape=shape, dtype=dtypes[turn], seed=number, **options), number)
-        specs.append(further_runs.also(further_runs.of_type(spec, number // len(dtypes), turn, op), AT_EVERY_SIZE))
-    return further_runs.in_turn(specs, ways.offered(op, autograd=frozen, gpu=gpu))
+    plain, other = {
+        "rows": (rows.WIDE_ROWS, large.LARGE_ROWS),
+        "groups": (groups.WIDE_GROUPS, large.LARGE_GROUPS),
+        "channels": (channels.WIDE_CHANNELS, large.LARGE_CHANNELS),
+    }[op.view]
+    specs, offered = [], ways.offered(op, autograd=frozen, gpu=gpu)
+    recorded = tuple(mode for mode in offered["mode"] if mode in ways.RECORDED)
+    for number, (place, (shape, options)) in enumerate((*enumerate(plain), *enumerate(other))):
+        turn = place % len(dtypes)
+        spec = CaseSpec(shape=shape, dtype=dtypes[turn], seed=number, **scaled(options, dtypes[turn]))
+        spec = further_runs.of_type(_of(op, spec, number), number // len(dtypes), turn, op)
+        further = ("modes",) * bool(recorded and prod(shape) >= MANY and number % 2)
+        specs.append(further_runs.also(spec, (*AT_EVERY_SIZE, *further)))
+    few, many = ([spec for spec in specs if (prod(spec.shape) >= MANY) is so] for so in (False, True))
+    quick = (mode for mode in offered["mode"] if mode != ways.COMPILED)
+    modes = (*recorded, *recorded, *quick)  # the others have their turns behind these
+    turned = (*further_runs.in_turn(few, offered), *further_runs.in_turn(many, {**offered, "mode": modes}))
+    return sorted(turned, key=lambda spec: spec.seed)
 
 
 def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
@@ -149,11 +162,21 @@ def _specially(op: Op, spec: CaseSpec) -> CaseSpec:
 def freezable(op: Op) -> tuple[tuple[str, ...], ...]:
     """Return the sets of inputs of a backward that may need no gradient: neither none nor all of them.
 
-    Of four and more inputs, one, or all but one.
+    Of four and more inputs, one, two, or all but one, and the parameters or the data alone.
     """
     names = differentiable(op)
-    sizes = range(1, len(names)) if len(names) < 4 else (1, len(names) - 1)
-    return tuple(some for size in sizes for some in combinations(names, size))
+    pairs = tuple(combinations(names, 2)) if len(names) > 3 else ()
+    return tuple(dict.fromkeys((*frozen_alike(op), *pairs)))
+
+
+def frozen_alike(op: Op) -> tuple[tuple[str, ...], ...]:
+    """Return those of `freezable` that meet all other choices: of many inputs no pairs, which are many."""
+    names = differentiable(op)
+    if len(names) < 4:
+        return tuple(some for size in range(1, len(names)) for some in combinations(names, size))
+    parts = (tuple(name for name in names if (name in ways.PARAMETERS) is so) for so in (True, False))
+    few = tuple(some for size in (1, len(names) - 1) for some in combinations(names, size))
+    return tuple(dict.fromkeys((*few, *(some for some in parts if some))))
 
 
 def _table(op: Op) -> list[tuple[int, Row]]:

@@ -1,6 +1,7 @@
 """The values of a case's inputs: families of data, each tensor from its own random stream."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 
 from verify_norm.cases import placement
-from verify_norm.cases.device_array import on_device
+from verify_norm.cases.device_array import in_memory, on_device
 from verify_norm.cases.random import Random
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.geometry import (
@@ -24,6 +25,7 @@ from verify_norm.core.geometry import (
 from verify_norm.core.spec import FAMILIES, CaseSpec, Op, Tensor
 
 BOUNDED = 300.0  # scale_ub at a scale of 1: above all |z|; at one of 100 it is in the midst of the largest of rows
+CANCELLED = 2**14  # elements of x: so many or fewer, a residual is −x in some of them
 SPREAD = 20  # log2 of how far rows, groups or channels differ in mean and scale, and weights of wide data
 
 
@@ -44,11 +46,16 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
         values = _wide(spec, values, rng) * (one.name != "scale" or spec.weight_data != "initial")  # of a new model 0
     elif one.extent == "position":  # of one angle; where it is 0, as at the first position, nothing turns
         angle = Random(spec.seed, "angle", device).standard_normal(position_shape(spec, op)) * 8
-        values = {"cos": np.cos, "sin": np.sin}[one.name](_some(0.0, angle))
-    elif one.name == "mask" and one.dtype == "bool":  # of a dropout: True where an element of x is kept
+        still = _each(angle.shape[:-1], 5).reshape((*angle.shape[:-1], 1))
+        values = {"cos": np.cos, "sin": np.sin}[one.name](np.where(still, 0.0, _some(0.0, angle)))
+    elif one.name == "mask" and one.dtype == "bool":  # of a dropout: True where x is kept; of some rows all, or none
         values = np.where(rng.integers(0, 2**20, spec.shape) >= spec.dropout_p * 2**20, 1.0, 0.0)
-    elif one.name == "gate" and one.extent == "data":  # of any x: some far out, where a sigmoid is 0 or 1
+        values = np.where(_rows(spec, op, 5) & (spec.dropout_p > 0), 0.0, np.where(_rows(spec, op, 6), 1.0, values))
+    elif one.name == "gate" and one.extent == "data":  # some far out, where a sigmoid is 0 or 1, and some 0, or a row
         values = 2 * rng.standard_normal(spec.shape) * _some(16.0, np.ones(spec.shape))
+        # A gate before the norm that is 0 in a whole row leaves it no variance.
+        off = _rows(spec, op, 5) & (op.before is None or spec.data == "padded")
+        values = np.where(off, 0.0, _some(0.0, values, 5))
     elif one.extent == "affine" or one.role == "weight":
         values = _affine(spec, op, one, rng)
     elif one.role == "cotangent":
@@ -56,6 +63,8 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
     else:
         values = _family(spec.data, spec, op, rng)
         values = np.ldexp(values + spec.offset if spec.offset else values, spec.log2_scale)  # −0 + 0 is 0
+        if one.name == "residual" and prod(spec.shape) <= CANCELLED:
+            values = _cancelling(spec, op, values, device)
     values = placement.shared(form.round(np.clip(values, -form.largest, form.largest)), layout)
     if spec.special and one.name == special_input(spec, op):
         for number, marks in _marked(spec, placement.distinct(values.shape, layout)):
@@ -107,9 +116,27 @@ def _wide(spec: CaseSpec, values: Array, rng: Random) -> Array:
     return values * np.exp2(rng.integers(-SPREAD // 2, SPREAD // 2 + 1, values.shape))
 
 
-def _some(one: float, values: Array) -> Array:
+def _some(one: Any, values: Array, place: int = 3) -> Array:
     """Return the values, each seventh of them `one`: seven divides few lengths, so most columns have some."""
-    return np.where(np.arange(values.size).reshape(values.shape) % 7 == 3, one, values)
+    return np.where(np.arange(values.size).reshape(values.shape) % 7 == place, one, values)
+
+
+def _each(shape: tuple[int, ...], place: int) -> Any:
+    """Return True for each eighth of so many, from the one at `place` on: for none of fewer."""
+    return (np.arange(prod(shape)) % 8 == place).reshape(shape)
+
+
+def _rows(spec: CaseSpec, op: Op, place: int) -> Any:
+    """Return `_each` of the rows, or samples, so that it broadcasts against x."""
+    outer = spec.shape[: len(_outer(spec, op))]
+    return _each(outer, place).reshape(outer + (1,) * (len(spec.shape) - len(outer)))
+
+
+def _cancelling(spec: CaseSpec, op: Op, residual: Array, device: Any) -> Array:
+    """Return a residual that is −x in some elements and in some whole rows, where the sum is 0."""
+    x = next(tensor for tensor in op.inputs if tensor.name == "x")
+    other = in_memory(tensor(replace(spec, special=None), op, x, device))
+    return np.where(_rows(spec, op, 6), -other, _some(-other, residual, 5))
 
 
 def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:

@@ -45,7 +45,7 @@ _DY_SCALES = {dtype: (*(0, 0, 0, -12, 10) * 3, exponent(FAINT, dtype), exponent(
 _ALIKE = tuple(layout for layout in LAYOUTS if layout not in ("contiguous", "scalar"))
 _WEIGHT_TYPES = {"float32": (None,) * 6 + ("float16", "bfloat16")}  # of an x of this type
 # Leading dimensions besides the rows: small numbers, and heads: of some the reciprocal in float32 is too small.
-_LEADING = (1, 2, 3) * 4 + (8, 12, 16, 32, 40, 41, 47, 48, 55, 61, 64)
+_LEADING = (1, 2, 3) * 4 + (8, 12, 16, 32, 40, 41, 47, 48, 55, 61, 64, 96, 128)
 _MOMENTA = (0.1, 0.1, 1e-3, 0.9, 1.0, 0.0)
 _PLACES = get_args(get_type_hints(CaseSpec)["special_at"])
 # Groups, channels of each, and channels of norms without groups: small numbers, and those of models.
@@ -293,7 +293,7 @@ def _group_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[
 
 @st.composite
 def _channel_shape(draw: st.DrawFn, elements: int, samples: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
-    channels = draw(st.one_of(_among([c for c in _CHANNELS if c <= elements]), _magnitude(min(elements, 4096))))
+    channels = draw(st.one_of(_among([c for c in _CHANNELS if c <= elements]), _magnitude(min(elements, 2**14))))
     batch = draw(_among([n for n in samples if n * channels <= elements]))
     return (batch, channels, *draw(_space(max(elements // (channels * max(batch, 1)), 1)))), {}
 

@@ -90,6 +90,9 @@ def sets_of_leaves() -> dict[str, tuple[str, ...]]:
     return {leaves(names): names for size in sizes for names in combinations(LEAVES, size)}
 
 
+RECORDED = frozenset({INSIDE, *(mode for mode, names in sets_of_leaves().items() if "x" in names)})  # with a graph
+
+
 def known(field: str) -> tuple[str, ...]:
     """Return what a field of a case may say besides "", whatever the operator."""
     more = (*sets_of_leaves(), *OLD_NAMES) if field == "mode" else ()

@@ -7,7 +7,6 @@ from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.core.tally import Skip
 from verify_norm.equality.arithmetic import arithmetic
 from verify_norm.equality.model import Arithmetic, Difference, Equality, Onset, Subject
 from verify_norm.equality.narrowing import differences, onsets, shown
@@ -16,6 +15,7 @@ from verify_norm.running.environment import environment
 from verify_norm.running.runners import runner
 from verify_norm.search.examine import PRELOAD
 from verify_norm.search.interruption import interruptible
+from verify_norm.search.left_out import skips
 from verify_norm.search.search import fitting
 from verify_norm.search.sweep import Progress
 
@@ -111,7 +111,7 @@ def _equality(walk: Walk, found: list[Difference], sizes: list[Onset], how: Arit
         tuple(walk.unstable.values()),
         tuple(one for one in sizes if one.output not in moving),
         how,
-        tuple(Skip(what, reason, count) for (what, reason), count in walk.skipped.items()),
+        tuple(skips(walk.skipped, walk.too_slow)),
         walk.coverage(),
         walk.interrupted,
     )

@@ -58,6 +58,7 @@ class Walk:
     differing: defaultdict[Key, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     unstable: dict[tuple[Side, str | None], Unstable] = field(default_factory=dict)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    too_slow: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     outputs: Counter[str] = field(default_factory=Counter)
     cases: int = 0  # that both kernels take
     told: int = 0  # … and that were compared
@@ -82,6 +83,10 @@ class Walk:
         """Return the time at which this share of the run is over."""
         return self.started + share * self.settings.seconds
 
+    def left(self) -> float:
+        """Return the seconds that are left for cases."""
+        return self.until(FOUND if self.differing else 1) - time.perf_counter()
+
     def run(self) -> None:
         """Compare over the corner table and random cases, until they or the time are over."""
         settings, op, dtypes = self.settings, self.op, tuple(self._dtypes())
@@ -96,22 +101,24 @@ class Walk:
         try:
             for number, spec in enumerate((*table, *large)):
                 if number >= len(table) and not self.pace.allows(size(spec, op)):
-                    self.leave_out(f"many rows are slow: one case would take {self.pace.over(self.pace.most)}")
+                    why = f"many rows are slow: one case would take {self.pace.over(self.pace.most)}"
+                    self.leave_out(why, spec)
                     self.corners -= 1
                     continue
                 self.one(spec)
                 self.corners_done += 1
             if dtypes and settings.examples:
-                one, leave_out = (lambda _, spec: self.one(spec)), (lambda _, slow: self.leave_out(slow))
-                drawing = Drawing(op, dtypes, settings, self.pace, one, leave_out, frozen)
+                one, leave_out = (lambda _, spec: self.one(spec)), (lambda _, slow, spec: self.leave_out(slow, spec))
+                drawing = Drawing(op, dtypes, settings, self.pace, one, leave_out, frozen, self.left)
                 for part in drawing.parts(settings.examples):
                     part(Lane(self.runners[0], at_once))
         except Over as over:
             self.end(str(over))
 
-    def leave_out(self, slow: str) -> None:
+    def leave_out(self, slow: str, spec: CaseSpec) -> None:
         """Count a planned case that takes too long."""
         self.skipped["cases", slow] += 1
+        self.too_slow[slow].append(spec)
         self.planned -= 1
 
     def _dtypes(self) -> Iterator[str]:
@@ -133,7 +140,7 @@ class Walk:
         """Compare one case and count it; raises Over at the end of the cases."""
         if self.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
-        if time.perf_counter() > self.until(FOUND if self.differing else 1):
+        if self.left() < 0:
             raise Over(out_of_time(self.settings.seconds))
         if self.hangs >= sweep.HANGS:
             raise Over(f"the kernels had hung {self.hangs} times")

@@ -26,6 +26,7 @@ from verify_norm.running.untrusted.runner import UNSEEN
 from verify_norm.search.detectable import DetectedErrors
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
+from verify_norm.search.left_out import skips
 from verify_norm.search.limits import Raised, hints, separating, stated, wording
 from verify_norm.search.pace import Pace
 
@@ -37,8 +38,8 @@ class Collector:
     """What a run has found so far.
 
     `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
-    not, `skipped` what was not checked, by reason; `failing` has the cases of each finding; `seconds` are in the
-    kernel.
+    not, `skipped` what was not checked, by reason, `too_slow` which cases for such a one; `failing` has the cases of
+    each finding; `seconds` are in the kernel.
     `planned` to `ended` are those of `verify_norm.core.coverage.Coverage`. Cases that the kernel refuses in words are
     `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
     wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned,
@@ -63,6 +64,7 @@ class Collector:
     saw: Seen = field(default_factory=Seen)
     layouts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    too_slow: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     detected: defaultdict[tuple[str, str, str], DetectedErrors] = field(
         default_factory=lambda: defaultdict(DetectedErrors)
     )
@@ -100,9 +102,10 @@ class Collector:
             if check.name in UNSEEN:
                 self.skipped[f"check {check.name}", UNSEEN[check.name]] += 1
 
-    def leave_out(self, slow: str, corners: int = 0) -> None:
+    def leave_out(self, slow: str, spec: CaseSpec, corners: int = 0) -> None:
         """Count a planned case that takes too long, which perhaps is a corner case."""
         self.skipped["cases", slow] += 1
+        self.too_slow[slow].append(spec)
         self.planned -= 1
         self.corners -= corners
 
@@ -223,7 +226,7 @@ class Collector:
             findings=condition.each(condition.of_finding, self.kernel, sorted((*findings, *lacking), key=_check)),
             tallies=condition.each(condition.of_tally, self.kernel, sorted(self.tallies.values(), key=self._position)),
             checks=tuple(self._result(check) for check in self.checks),
-            skipped=(*(Skip(what, reason, count) for (what, reason), count in self.skipped.items()), *self._stated()),
+            skipped=(*skips(self.skipped, self.too_slow), *self._stated()),
             layouts=dict(sorted(self.layouts.items())),
             detectable=tuple(sorted((one.detectable(*key) for key, one in self.detected.items()), key=self._position)),
             interrupted=self.interrupted,

@@ -5,7 +5,7 @@ A seed draws the same cases, however long they take: sizes are constants, and wh
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Any
@@ -18,12 +18,12 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Op
 from verify_norm.running.patience import kind
 from verify_norm.search.crew import Lane, Part
-from verify_norm.search.pace import Pace
+from verify_norm.search.pace import SPARE, Pace
 
 # Elements of x and rows. A kernel in Triton's interpreter runs usual cases in the time of a run; torch also large ones.
 USUAL = {"cpu": (2**14, 300), "cuda": (2**19, 2**16 + 1)}
 LARGE = {"cpu": (2**18, 2**16 + 1), "cuda": (2**23, 2**20)}
-LARGE_SHARE = 8  # one large case for this number of usual ones
+LARGE_SHARE = 6  # one large case for this number of usual ones
 # Cases of one exploration at most. In one that is longer, cases climb higher, and one process runs them all; large ones
 # climb nothing.
 EXPLORED, EXPLORED_LARGE = 100, 8
@@ -39,7 +39,9 @@ def planned(settings: Settings) -> int:
 class Drawing:
     """Random and large cases of an operator.
 
-    `one` runs a case and returns what random ones maximize; `leave_out` counts one that takes too long, with a reason.
+    `one` runs a case and returns what random ones maximize; `leave_out` counts one that takes too long, with a reason;
+    `left` returns the seconds that the run has left. Cases of the table for which it is too late at first are `waiting`
+    for the end of the others.
     """
 
     op: Op
@@ -47,24 +49,37 @@ class Drawing:
     settings: Settings
     pace: Pace
     one: Callable[[Lane, CaseSpec], Mapping[str, float]]
-    leave_out: Callable[[Lane, str], None]
+    leave_out: Callable[[Lane, str, CaseSpec], None]
     frozen: bool
-    until: float = inf  # when it is too late for the cases of the table
+    left: Callable[[], float] = lambda: inf
+    until: float = inf  # when it is too late for the cases of the table, at first
+    waiting: set[CaseSpec] = field(default_factory=set)
 
     def parts(self, usual_ones: int) -> Iterator[Part]:
-        """Yield the large cases of a table, `usual_ones` random cases of usual size, and random large ones."""
+        """Yield the large cases of a table, `usual_ones` random cases of usual size, and random large ones.
+
+        Of the table those come first that cost little, so that time that does not suffice leaves out few. What waits
+        has another share of the time in the midst of the random cases of usual size, and what is left behind them.
+        """
         device = kind(self.settings.device)
         count = self.settings.examples // LARGE_SHARE
         table = (
             corners.wide(self.op, self.dtypes, frozen=self.frozen, gpu=device != "cpu") if self.settings.tables else []
         )
-        for spec in table[:count]:
+        table = sorted(table[:count], key=lambda spec: self.pace.cost(size(repeated(spec), self.op)))
+        for spec in table:
             yield partial(self.wide, spec=spec)
         usual, large = (
             strategies.specs(self.op, self.dtypes, elements, frozen=self.frozen, gpu=device != "cpu", rows=rows)
             for elements, rows in (USUAL[device], LARGE[device])
         )
-        yield from self.explorations(usual, self.one, usual_ones, EXPLORED)
+        some = list(self.explorations(usual, self.one, usual_ones, EXPLORED))
+        yield from some[: len(some) // 2]
+        for number, spec in enumerate(table):
+            yield partial(self.again, spec=spec, anew=not number)
+        yield from some[len(some) // 2 :]
+        for spec in table:
+            yield partial(self.late, spec=spec)
         yield from self.explorations(large.filter(self.is_large), self.large, count - len(table), EXPLORED_LARGE)
 
     def explorations(
@@ -86,16 +101,36 @@ class Drawing:
         return wanted[0] > rows or wanted[1] > elements
 
     def wide(self, lane: Lane, spec: CaseSpec) -> None:
-        """Run a case of the table if the kernel's time allows it, and if it is not too late since the first one."""
-        self.until = min(self.until, time.perf_counter() + self.pace.wide)
-        self.large(lane, spec, self.until)
+        """Run a case of the table if it ends early enough after the first one began; else it waits."""
+        now = time.perf_counter()
+        self.until = min(self.until, now + self.pace.wide)
+        if not self.pace.fits(wanted := size(repeated(spec), self.op)) or now + self.pace.expected(wanted) > self.until:
+            self.waiting.add(spec)
+        else:
+            self.one(lane, spec)
 
-    def large(self, lane: Lane, spec: CaseSpec, until: float = inf) -> Mapping[str, float]:
-        """Run a large case if the kernel's time allows it, and if it is not too late; return nothing to maximize."""
-        if time.perf_counter() < until and self.pace.fits(size(repeated(spec), self.op)):
+    def again(self, lane: Lane, spec: CaseSpec, *, anew: bool) -> None:
+        """Do the same with a case that waits; the time of such cases begins `anew` with the first of them."""
+        if anew:
+            self.until = inf
+        if spec in self.waiting:
+            self.waiting.remove(spec)
+            self.wide(lane, spec)
+
+    def late(self, lane: Lane, spec: CaseSpec) -> None:
+        """Run a case of the table that waits, if the time that is left suffices."""
+        if spec not in self.waiting:
+            return
+        spare = self.left() - self.settings.seconds * SPARE
+        if spare < self.pace.expected(size(repeated(spec), self.op)):
+            self.leave_out(lane, f"no time was left for large cases in {self.settings.seconds:g} s (--seconds)", spec)
+        else:
+            self.large(lane, spec)
+
+    def large(self, lane: Lane, spec: CaseSpec) -> Mapping[str, float]:
+        """Run a large case if the kernel's time allows it; return nothing to maximize."""
+        if self.pace.fits(size(repeated(spec), self.op)):
             self.one(lane, spec)
         else:
-            most, first = self.pace.most, self.pace.wide
-            reason = f"large cases are slow: over {most:.2g} s for one, or over {first:.2g} s for the first ones"
-            self.leave_out(lane, reason)
+            self.leave_out(lane, f"a large case would take {self.pace.over(self.pace.most)}", spec)
         return {}

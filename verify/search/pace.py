@@ -14,8 +14,10 @@ Size = tuple[int, int]  # rows and elements of x
 ALWAYS: dict[str, Size] = {"cpu": (300, 2**19), "cuda": (300, 2**23)}
 ALIKE = {"cpu": 1, "cuda": 2**22}  # elements: fewer cost the judge no less
 SHARE = {"cpu": 1 / 40, "cuda": 1 / 15}  # of the time: the most that a larger case may take
-WIDE = 1 / 20  # of the time: the most that the largest corner cases may take together
-FURTHER = 1 / 400  # of a larger case: the most that a further run may take; most checks make several
+WIDE = 1 / 8  # of the time: the most that the largest corner cases may take together before the random ones
+SPARE = 1 / 30  # of the time: what the largest corner cases leave that come behind the random ones
+PROGRAM = 8  # elements that cost about as much as a row
+FURTHER = 1 / 100  # of a larger case: the most that a further run may take; most checks make several
 
 
 @dataclass(slots=True)
@@ -94,10 +96,19 @@ class Pace:
         Rows cost the kernel time, not the checks. A batch of the table, of which there are several runs, is left to
         `allows`.
         """
+        return self.expected(wanted) <= self.most
+
+    def expected(self, wanted: Size) -> float:
+        """Return the seconds that a case of that size takes at most, as far as others tell; inf before any has run."""
         rows, elements = wanted
         outside = kernel = inf
         for (r, e), seconds, inside in self.seen:
             more = max(1.0, elements / max(e, ALIKE[self.device]))
             outside = min(outside, more * (seconds - inside))
             kernel = min(kernel, max(more, rows / max(r, 1)) * inside)
-        return outside + kernel <= self.most
+        return outside + kernel
+
+    def cost(self, wanted: Size) -> int:
+        """Return a number by which cases that cost less come first, whatever this run's cases take."""
+        rows, elements = wanted
+        return elements + PROGRAM * rows

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import prod
 
-from verify_norm.cases import corners, covering, further_runs, models
+from verify_norm.cases import corners, covering, dispatch, further_runs, models
 from verify_norm.checks import CHECKS
 from verify_norm.core.geometry import repeated
 from verify_norm.core.ops import OPS
@@ -46,11 +46,15 @@ def corner_table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSp
 
 
 def covering_cases(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...]) -> tuple[CaseSpec, ...]:
-    """Return the first of the further cases: those in which all pairs of choices meet, beside those of the table."""
+    """Return the first of the further cases: those of `dispatch`, and those in which all pairs of choices meet.
+
+    The pairs are those that do not meet in the table, or in the cases of `dispatch`.
+    """
     op, settings = OPS[state.kernel.op], state.settings
-    found = covering.array(op, dtypes, table, settings.seed, frozen=state.kernel.autograd, gpu=settings.device != "cpu")
+    few, gpu = dispatch.array(op, dtypes, settings.seed), settings.device != "cpu"
+    found = covering.array(op, dtypes, (*table, *few), settings.seed, frozen=state.kernel.autograd, gpu=gpu)
     state.possible = found.pairs
-    return tuple(state.kernel.fitted(spec) for spec in found.rows[: settings.examples])
+    return tuple(state.kernel.fitted(spec) for spec in (*few, *found.rows)[: settings.examples])
 
 
 def table_of(

@@ -20,7 +20,6 @@ from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew, Lane, Over, Part
 from verify_norm.search.drawing import Drawing, planned
 from verify_norm.search.examine import Examined, examine_in
-from verify_norm.search.pace import Size
 from verify_norm.search.planning import corner_table, covering_cases, offered_dtypes
 
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
@@ -65,12 +64,12 @@ class Sweep:
         state.corners = len(table) + len(large)
         state.planned = state.corners + planned(settings)
         yield from (partial(self.corner, case=self.case(spec)) for spec in table)
-        yield from (partial(self.corner, case=self.case(spec), slow=size(repeated(spec), op)) for spec in large)
+        yield from (partial(self.corner, case=self.case(spec), slow=spec) for spec in large)
         pairs = covering_cases(state, dtypes, corner) if state.pairs else ()
         yield from map(self.case, pairs)
         yield lambda lane: lane.enter(partial(setattr, state, "drawn", True))
         if further:
-            drawing = Drawing(op, dtypes, settings, state.pace, self.drawn, self.leave_out, frozen)
+            drawing = Drawing(op, dtypes, settings, state.pace, self.drawn, self.leave_out, frozen, self.left)
             yield from drawing.parts(settings.examples - len(pairs))
 
     def case(self, spec: CaseSpec) -> Part:
@@ -81,12 +80,12 @@ class Sweep:
         self.chosen.add(spec)
         return partial(self.one, spec=spec)
 
-    def corner(self, lane: Lane, case: Part, slow: Size | None = None) -> None:
+    def corner(self, lane: Lane, case: Part, slow: CaseSpec | None = None) -> None:
         """Run a corner case, unless it is `slow` for its size."""
         state = self.state
-        if slow and not state.pace.allows(slow):
+        if slow and not state.pace.allows(size(repeated(slow), OPS[state.kernel.op])):
             why = f"many rows are slow: one case would take {state.pace.over(state.pace.most)}"
-            self.leave_out(lane, why, corners=1)
+            self.leave_out(lane, why, slow, corners=1)
             return
         case(lane)
         lane.enter(self.corner_done)
@@ -95,9 +94,14 @@ class Sweep:
         """Count a corner case."""
         self.state.corners_done += 1
 
-    def leave_out(self, lane: Lane, slow: str, corners: int = 0) -> None:
+    def leave_out(self, lane: Lane, slow: str, spec: CaseSpec, corners: int = 0) -> None:
         """Count a planned case that takes too long."""
-        lane.enter(partial(self.state.leave_out, slow, corners))
+        lane.enter(partial(self.state.leave_out, slow, spec, corners))
+
+    def left(self) -> float:
+        """Return the seconds that are left for cases."""
+        kept = self.state.settings.seconds * self.kept if self.found else 0.0
+        return self.deadline - kept - time.perf_counter()
 
     def drawn(self, lane: Lane, spec: CaseSpec) -> dict[str, float]:
         """Run a random case, and return what they maximize; a case that an exploration has met shows nothing new."""
@@ -113,8 +117,7 @@ class Sweep:
         state, settings = self.state, self.state.settings
         if state.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
-        kept = settings.seconds * self.kept if self.found else 0.0
-        if time.perf_counter() > self.deadline - kept:
+        if self.left() < 0:
             raise Over(out_of_time(settings.seconds))
         started = time.perf_counter()
         examined = self.examined(lane, spec)

@@ -78,6 +78,19 @@ def test_what_may_overflow_at_either_scale_is_not_judged(value, delta, power, kn
         assert (judged(run, "y", np.full(X.shape, 0.25)) == expected).all()
 
 
+@pytest.mark.parametrize(
+    ("tolerance", "power", "known"),
+    [(32000.0, 0, True), (33000.0, 0, False), (17000.0, 1, False), (17000.0, -3, True), (4e12, 0, False)],
+)
+def test_what_may_overflow_within_the_tolerance_is_not_judged(tolerance, power, known):
+    """Of gradients that cancel, as far beyond float16 as their sums are, an infinity is as right as 0."""
+    case = case_of(replace(PLAIN, dtype="float16"), "layernorm_fwd")
+    y = replace(case.expected["y"], value=np.zeros(X.shape), delta=np.zeros(X.shape))
+    run = replace(run_of(case), case=replace(case, expected={"y": y}))
+    found = judged(run, "y", np.full(X.shape, tolerance), power)
+    assert (found == (tolerance if known else math.inf)).all()
+
+
 def test_a_gradient_of_nan_is_wrong_and_what_is_not_judged_is_not():
     def comparison(right, tolerance):
         return Comparison("d", "dx", np.ones(1), np.array([right]), np.array([tolerance]), np.ones(1), "row")

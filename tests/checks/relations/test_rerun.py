@@ -416,6 +416,19 @@ def test_sums_of_which_only_the_truth_is_known_may_differ_by_two_bounds(name):
     assert differing(strict, name, one, one + 1e-9)[0].count == 6
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "count"),
+    [(65472.0, np.inf, 0), (np.inf, 65472.0, 0), (-65472.0, np.inf, 6), (0.0, -np.inf, 6), (-np.inf, np.inf, 6)],
+)
+def test_a_sum_within_its_bound_of_an_overflow_may_be_an_infinity(one, other, count):
+    """float16 rounds from 65520 on to infinity."""
+    expected = {"dscale": Expected(np.full((2, 3), 65490.0), np.full((2, 3), 40.0), "float16")}
+    run = made(CaseSpec((2, 3)), "modulate_layernorm_bwd", exact=MODULATED, expected=expected)
+    runs = (with_output(run, "dscale", np.full((2, 3), value), "float16") for value in (one, other))
+    found = list(differences(*runs, ONCE))
+    assert [each.count for each in found] == [count] * bool(count)
+
+
 @pytest.mark.parametrize("extent", ["affine", "one"])
 def test_a_sum_of_a_users_own_operator_may_differ_by_two_bounds(extent):
     own = replace(OPS["layernorm_bwd"], user_defined=True)

@@ -127,8 +127,11 @@ def half_ulps(run: Run, name: str, *sides: Array) -> Array:
 
 
 def judged(run: Run, name: str, tolerance: Array, power: int = 0) -> Array:
-    """Return the tolerance where the bound is finite and the output cannot overflow, at either scale; elsewhere inf."""
+    """Return the tolerance where the bound is finite and the output cannot overflow, at either scale; elsewhere inf.
+
+    It cannot where no value within the tolerance does: of gradients that cancel it may be far beyond a narrow type.
+    """
     expected = truth(run, name)
-    most = (np.abs(expected.value) + expected.delta) * 2.0 ** max(power, 0)
+    most = (np.abs(expected.value) + np.maximum(expected.delta, tolerance)) * 2.0 ** max(power, 0)
     known = judge.judged(expected) & (most < FORMATS[expected.dtype].largest / 2)
     return np.where(known, tolerance, np.inf)

@@ -15,7 +15,7 @@ from verify_norm.checks.relations.equations import arithmetic_of, truth
 from verify_norm.checks.relations.stages import cotangent, given, stages
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.case_words import told_apart
-from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.dtypes import FORMATS, Array, Format
 from verify_norm.core.excess import element
 from verify_norm.core.judge import identical
 from verify_norm.core.run import Case, Output, Run
@@ -263,8 +263,8 @@ def reordering(run: Run, output: str, dtype: str, a: Array, b: Array, repeated: 
     """
     case, arithmetic = run.case, arithmetic_of(run)
     if output in ("dscale", "dshift") or case.op.user_defined:
-        expected = truth(run, output)
-        return 2 * judge.allowed(expected).ravel()  # each is within its bound
+        allowed = 2 * judge.allowed(truth(run, output)).ravel()  # each is within its bound
+        return np.where(_overflow(FORMATS[dtype], a, b, allowed), np.inf, allowed)
     dy = given(case, "dy")
     terms: Array = np.abs(dy)
     s = stages(run) if case.op.stages else None
@@ -282,11 +282,15 @@ def reordering(run: Run, output: str, dtype: str, a: Array, b: Array, repeated: 
     )
     allowed = 2 * (lost * total + count * (2 * arithmetic.tiny + arithmetic.narrow_tiny))
     form = FORMATS[dtype]
-    # an infinity is like a number that a rounding of something within reach makes infinite
-    reached = np.isinf(b) & (form.round(a + np.copysign(allowed, b)) == b)
-    reached |= np.isinf(a) & (form.round(b + np.copysign(allowed, a)) == a)
+    reached = _overflow(form, a, b, allowed)
     allowed = allowed + form.ulp(np.fmax(np.abs(a), np.abs(b)))
     return np.where(reached | ~(total < arithmetic.huge), np.inf, allowed)
+
+
+def _overflow(form: Format, a: Array, b: Array, allowed: Array) -> Any:
+    """Return where one is an infinity, and a rounding of something within reach of the other is that infinity too."""
+    reached = np.isinf(b) & (form.round(a + np.copysign(allowed, b)) == b)
+    return reached | (np.isinf(a) & (form.round(b + np.copysign(allowed, a)) == a))
 
 
 def _largest_xhat(run: Run) -> Any:

@@ -209,7 +209,8 @@ def shift(run: Run) -> Equations:
         (left, a), (right, b) = one[output], two[output]
         if not left.dtype == right.dtype == a.dtype:
             continue
-        known = np.maximum(np.abs(a.value), np.abs(b.value)) + a.delta + b.delta < form.largest / 2
+        most = FORMATS[a.dtype].largest / 2  # an output of weight's type may overflow where x's does not
+        known = np.maximum(np.abs(a.value), np.abs(b.value)) + a.delta + b.delta < most
         tolerance = np.where(known, judge.allowed(a) + judge.allowed(b), np.inf)
         moves = c if output in ("mean", "residual_out") else 0.0
         words = f"{output} must {f'move by {c:g}' if moves else 'not change'} when x moves by {c:g}"
