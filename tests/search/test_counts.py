@@ -243,7 +243,7 @@ def test_limits_and_hints_are_those_of_the_kernel_and_all_its_cases(alone, monke
     state.settle(alone=alone)
     assert (state.limits, state.suggested, state.outside()) == ({"of": 1}, {"of": 2}, {"of": 3})
     own = state.kernel, state.raised, state.ran
-    assert asked == [(own, {"alone": alone}), (own, {}), ((state.kernel, [WRONG.spec], state.ran), {})]
+    assert asked == [(own, {"alone": alone}), (own, {}), ((state.kernel, [WRONG.spec], state.ran, [REASON]), {})]
 
 
 @pytest.mark.parametrize(

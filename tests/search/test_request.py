@@ -131,7 +131,7 @@ def test_two_kernels_of_one_name_are_told_once():
         ({"corpus": 5}, ("corpus:", "5")),
         ({"isolate": "maybe"}, ("isolate:", "maybe")),
         ({"given": {"device": "tpu"}}, ("tpu", "cpu, cuda, cuda:N")),
-        ({"given": {"untrusted": True, "device": "cpu"}, "isolate": False}, ("untrusted", "in_process")),
+        ({"given": {"untrusted": True, "device": "cpu"}, "isolate": False}, ("untrusted", "in-process")),
         ({"given": {"device": "cpu", "dtypes": "fp16", "only": "dtype=fp32+bf16"}}, ("float32, bfloat16", "float16")),
         ({"given": {"device": "cpu", "dtypes": "fp16,bf16", "only": "dtype=fp32"}}, ("float16, bfloat16",)),
     ],
