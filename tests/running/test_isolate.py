@@ -81,7 +81,7 @@ def test_workers_find_the_same(name, found, workers, few_corners, unexplained, m
     """Of a wrong kernel, of one that ends its process, of one that hangs, and of a right one."""
     few_corners(slice(5, 14))  # one of them is large
     monkeypatch.setattr(search_module, "reduce", lambda spec, *_: spec)  # it is in one process, and takes time
-    examples = 7 * (name in ("doubles", "right"))  # none of them has its weights in another type
+    examples = 5 * (name in ("doubles", "right"))  # none of them has its weights in another type
     settings = Settings(("float32",), ("crash", "signature", "accuracy"), examples, seconds=60.0, timeout=1.0)
     reports = [search(kernel(name), replace(settings, workers=number)) for number in (1, workers)]
     one, same = ((r.cases, r.tallies, r.checks, r.layouts, r.skipped, r.coverage, r.seen) for r in reports)
