@@ -27,8 +27,9 @@ def test_the_words_have_the_contract_its_library_its_option_and_its_cost():
 
 def test_without_an_explanation_it_says_so():
     assert sentence(Diagnosis("y", tried=20)) == (
-        "no contract that verify-norm knows explains it: it is wrong under each of them"
+        "no contract that verify-norm knows explains it: under each of them a finding of y remains"
     )
+    assert sentence(Diagnosis(None, tried=20)).endswith("a finding of the call remains")
     assert sentence(Diagnosis("y", untold="time ran out")).endswith("weaker contract explains it: time ran out")
 
 

@@ -60,7 +60,8 @@ def sentence(one: Diagnosis, given: str = "") -> str:
     if one.untold:
         return f"it is not known whether a weaker contract explains it: {one.untold}"
     if not one.contract:
-        return "no contract that verify-norm knows explains it: it is wrong under each of them"
+        of = one.output or "the call"
+        return f"no contract that verify-norm knows explains it: under each of them a finding of {of} remains"
     whose = f" ({one.whose})" if one.whose else ""
     option = option_of((one.contract,), given)
     declares = f"--contract {option} declares it{caution(read(one.contract))}"
