@@ -22,3 +22,4 @@ def test_of_many_shapes_some_are_named_and_each_once():
     assert shapes([*specs[:1] * 3]) == "2×1 float32"
     assert shapes(specs[:NAMED]).endswith(f"2×{NAMED} float32")
     assert shapes([*specs[:3], *specs]).endswith(f"2×{NAMED} float32 and 2 more")
+    assert shapes(specs[: NAMED + 1]).endswith(f"2×{NAMED} float32 and 1 more")
