@@ -4,28 +4,18 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from documents import PLAIN
+from reported import FINDING, IDLE, WHOLE, report
 
 from verify_norm.core import report_text, serial
 from verify_norm.core.case_words import case
-from verify_norm.core.coverage import Coverage
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import Exit
-from verify_norm.core.finding import Finding
 from verify_norm.core.report_text import unchecked
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
-from verify_norm.core.tally import CheckResult, Skip
+from verify_norm.core.tally import Skip
 
 SPEC = CaseSpec((2, 3))
-WHOLE = Coverage(planned=475, corners=75, corners_done=75, refused=0, compared=400, outputs={"y": 400})
-CUT = replace(WHOLE, corners_done=3, compared=3, ended="the time limit of 1 s was reached")
-IDLE = (CheckResult("accuracy", "a", 0, 0, no_data="it raised"),)
-FINDING = Finding("k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)))
-
-
-def report(coverage=WHOLE, **changes):
-    return replace(PLAIN, **{"cases": 400, "coverage": coverage, **changes})
 
 
 @pytest.mark.parametrize(("name", "op"), [("mine.py:k", "rmsnorm_fwd"), ("it's mine.py:k", None)])

@@ -18,7 +18,7 @@ from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.search.crew import Lane
 from verify_norm.search.drawing import EXPLORED, LARGE, USUAL, Drawing, planned
 from verify_norm.search.examine import examine
-from verify_norm.search.pace import Pace
+from verify_norm.search.pace import Pace, cost
 from verify_norm.search.search import search
 
 SETTINGS = Settings(("float32", "bfloat16"), examples=200, seconds=60.0)
@@ -73,7 +73,7 @@ def test_a_run_has_the_first_large_cases_and_usual_ones_of_its_types_and_frozen_
     every, count = cases(), planned(settings) - 48
     large, usual = every[:count], every[count:]
     first = corners.wide(op, SETTINGS.dtypes, frozen=True)[: planned(settings) - 48]
-    assert large == sorted(first, key=lambda spec: Pace("cpu", 60.0).cost(size(spec, op)))
+    assert large == sorted(first, key=lambda spec: cost(size(spec, op)))
     assert len(usual) == 48
     assert {spec.dtype for spec in usual} == set(SETTINGS.dtypes)
     assert any(spec.frozen for spec in usual)
@@ -312,8 +312,8 @@ def test_what_waits_has_its_time_in_the_midst_of_random_cases(monkeypatch):
 def test_what_costs_little_comes_first():
     op, settings = OPS["rmsnorm_fwd"], Settings(("float32",))
     table = [part.keywords["spec"] for part in drawing(settings)[0].parts(0) if isinstance(part, partial)]
-    pace, first = Pace.of(settings), table[: len(table) // 3]
-    costs = [pace.cost(size(spec, op)) for spec in first]
+    first = table[: len(table) // 3]
+    costs = [cost(size(spec, op)) for spec in first]
     assert costs == sorted(costs)
     assert table == first * 3
-    assert pace.cost((1000, 8000)) > pace.cost((10, 8000))
+    assert cost((1000, 8000)) > cost((10, 8000))

@@ -18,7 +18,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Op
 from verify_norm.running.patience import kind
 from verify_norm.search.crew import Lane, Part
-from verify_norm.search.pace import SPARE, Pace
+from verify_norm.search.pace import SPARE, Pace, Size, cost
 
 # Elements of x and rows. A kernel in Triton's interpreter runs usual cases in the time of a run; torch also large ones.
 USUAL = {"cpu": (2**14, 300), "cuda": (2**19, 2**16 + 1)}
@@ -66,7 +66,7 @@ class Drawing:
         table = (
             corners.wide(self.op, self.dtypes, frozen=self.frozen, gpu=device != "cpu") if self.settings.tables else []
         )
-        table = sorted(table[:count], key=lambda spec: self.pace.cost(size(repeated(spec), self.op)))
+        table = sorted(table[:count], key=lambda spec: cost(self.size(spec)))
         for spec in table:
             yield partial(self.wide, spec=spec)
         usual, large = (
@@ -100,11 +100,15 @@ class Drawing:
         wanted = size(spec, self.op)
         return wanted[0] > rows or wanted[1] > elements
 
+    def size(self, spec: CaseSpec) -> Size:
+        """Return the rows and elements of a case of the table, with its batch."""
+        return size(repeated(spec), self.op)
+
     def wide(self, lane: Lane, spec: CaseSpec) -> None:
         """Run a case of the table if it ends early enough after the first one began; else it waits."""
         now = time.perf_counter()
         self.until = min(self.until, now + self.pace.wide)
-        if not self.pace.fits(wanted := size(repeated(spec), self.op)) or now + self.pace.expected(wanted) > self.until:
+        if not self.pace.fits(wanted := self.size(spec)) or now + self.pace.expected(wanted) > self.until:
             self.waiting.add(spec)
         else:
             self.one(lane, spec)
@@ -122,14 +126,14 @@ class Drawing:
         if spec not in self.waiting:
             return
         spare = self.left() - self.settings.seconds * SPARE
-        if spare < self.pace.expected(size(repeated(spec), self.op)):
+        if spare < self.pace.expected(self.size(spec)):
             self.leave_out(lane, f"no time was left for large cases in {self.settings.seconds:g} s (--seconds)", spec)
         else:
             self.large(lane, spec)
 
     def large(self, lane: Lane, spec: CaseSpec) -> Mapping[str, float]:
         """Run a large case if the kernel's time allows it; return nothing to maximize."""
-        if self.pace.fits(size(repeated(spec), self.op)):
+        if self.pace.fits(self.size(spec)):
             self.one(lane, spec)
         else:
             self.leave_out(lane, f"a large case would take {self.pace.over(self.pace.most)}", spec)

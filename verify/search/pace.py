@@ -20,6 +20,12 @@ PROGRAM = 8  # elements that cost about as much as a row
 FURTHER = 1 / 100  # of a larger case: the most that a further run may take; most checks make several
 
 
+def cost(wanted: Size) -> int:
+    """Return a number by which cases that cost less come first, whatever this run's cases take."""
+    rows, elements = wanted
+    return elements + PROGRAM * rows
+
+
 @dataclass(slots=True)
 class Pace:
     """The sizes and seconds of the cases of a run on one device, which has `seconds` in all.
@@ -107,8 +113,3 @@ class Pace:
             outside = min(outside, more * (seconds - inside))
             kernel = min(kernel, max(more, rows / max(r, 1)) * inside)
         return outside + kernel
-
-    def cost(self, wanted: Size) -> int:
-        """Return a number by which cases that cost less come first, whatever this run's cases take."""
-        rows, elements = wanted
-        return elements + PROGRAM * rows
