@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
 from verify_norm.cases import strategies
-from verify_norm.cases.strategies import explore
+from verify_norm.cases.exploration import explore, whatever_is_imported
 from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
@@ -33,7 +33,7 @@ def test_large_specs_fit_their_operator(op):
     def drawn(spec):
         assert fits(spec, OPS[op], 2**19)
 
-    with strategies.whatever_is_imported:
+    with whatever_is_imported:
         drawn()
 
 
@@ -321,8 +321,8 @@ def test_constants_of_modules_are_as_before_when_the_last_thread_leaves():
         return [getattr(providers, name) is value for name, value in zip(names, before, strict=True)]
 
     for _ in range(2):
-        with strategies.whatever_is_imported:
-            with strategies.whatever_is_imported:
+        with whatever_is_imported:
+            with whatever_is_imported:
                 assert kept() == [False, False]
             assert kept() == [False, False]
         assert kept() == [True, True]
@@ -331,5 +331,5 @@ def test_constants_of_modules_are_as_before_when_the_last_thread_leaves():
 @pytest.mark.parametrize("name", ["_get_local_constants", "CONSTANTS_CACHE"])
 def test_a_hypothesis_that_keeps_its_constants_elsewhere_draws_too(monkeypatch, name):
     monkeypatch.delattr(providers, name)
-    with strategies.whatever_is_imported:
+    with whatever_is_imported:
         assert not hasattr(providers, name)
