@@ -3,7 +3,7 @@
 A kernel is built for a shape and types, not for values, so others of the same shape cost little: `others` returns them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, get_args, get_type_hints
@@ -54,9 +54,9 @@ def special(choose: Choose, spec: CaseSpec, op: Op) -> dict[str, Any]:
     return {**at, "special_in": choose(able)} if value and able else {}
 
 
-def others(spec: CaseSpec, op: Op, count: int) -> Iterator[CaseSpec]:
-    """Yield so many cases of the same shape, types and layouts, with other values, and without further runs."""
-    for number in range(count):
+def others(spec: CaseSpec, op: Op, numbers: Iterable[int]) -> Iterator[CaseSpec]:
+    """Yield a case for each number: of the same shape, types and layouts, with other values, without further runs."""
+    for number in numbers:
         rng = Random(crc32(f"{number} {spec!r}".encode()))
         fields = {**USUAL_PLACE, **NO_FURTHER_RUN, **chosen(rng.choice, op, spec.dtype)}
         fields |= {"seed": rng.randrange(SEEDS), "poison": rng.choice(tuple(POISONS))}

@@ -72,7 +72,7 @@ class Sweep:
         yield lambda lane: lane.enter(partial(setattr, state, "drawn", True))
         if further:
             random_ones = settings.examples - len(pairs)
-            state.planned = state.corners + len(pairs) + drawing.planned(random_ones)
+            state.planned += len(pairs) + drawing.planned(random_ones) - drawing.planned(settings.examples)
             yield from drawing.parts(random_ones)
 
     def case(self, spec: CaseSpec) -> Part:
@@ -106,23 +106,23 @@ class Sweep:
         kept = self.state.settings.seconds * self.kept if self.found else 0.0
         return self.deadline - kept - time.perf_counter()
 
-    def drawn(self, lane: Lane, spec: CaseSpec, others: int) -> dict[str, float]:
+    def drawn(self, lane: Lane, spec: CaseSpec, others: int = 0) -> dict[str, float]:
         """Run a random case and so many others of its shape and types; return what random cases maximize.
 
-        A case that an exploration has met shows nothing new. Where the kernel refuses one, it refuses the others.
+        A case that an exploration has met shows nothing new, but other others do. What the kernel refuses has none.
         """
         spec = self.state.kernel.fitted(spec)
-        new = spec not in self.chosen and spec not in lane.drawn
-        lane.drawn.add(spec)
-        examined = self.one(lane, spec) if new else Examined(spec)
-        runs = new and examined.unsupported is None
-        for other in values.others(spec, OPS[self.state.kernel.op], others):
-            if runs:
-                self.drawn(lane, other, 0)
+        met = lane.drawn[spec]
+        lane.drawn[spec] += 1
+        known = met or spec in self.chosen
+        examined = Examined(spec) if known else self.one(lane, spec)
+        if known:
+            lane.enter(self.meet)
+        for other in values.others(spec, OPS[self.state.kernel.op], range(met * others, (met + 1) * others)):
+            if examined.unsupported is None:
+                self.drawn(lane, other)
             else:
                 lane.enter(self.meet)
-        if not new:
-            lane.enter(self.meet)
         return {"error/bound": examined.ratio}
 
     def one(self, lane: Lane, spec: CaseSpec) -> Examined:
