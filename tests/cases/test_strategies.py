@@ -104,15 +104,22 @@ def test_large_values_are_sought():
     assert sum(spec.seed for spec in aimed) > 1.2 * sum(spec.seed for spec in blind)
 
 
-def test_what_ends_the_run_is_raised():
-    class Over(BaseException):
+@pytest.mark.parametrize("kind", [BaseException, RuntimeError])
+def test_what_ends_the_run_is_raised_at_once(kind):
+    """Hypothesis runs the case of an Exception again."""
+    ran = []
+
+    class Over(kind):
         pass
 
     def one(spec):
+        ran.append(spec)
         raise Over
 
-    with pytest.raises(Over):
+    with pytest.raises(Over) as caught:
         explore(strategies.specs(OPS["rmsnorm_fwd"], ("float32",), 2**10), one, examples=5, seed=0)
+    assert len(ran) == 1
+    assert caught.value.__cause__ is None
 
 
 def test_groups_have_the_numbers_of_models_and_small_ones():

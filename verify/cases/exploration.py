@@ -57,14 +57,18 @@ class _WhateverIsImported:
 whatever_is_imported = _WhateverIsImported()
 
 
+class _EndedError(BaseException):
+    """Ends an exploration. Not an Exception: Hypothesis would run the case of such a one again, to reproduce it."""
+
+
 def explore(
     strategy: st.SearchStrategy[CaseSpec], one: Callable[[CaseSpec], Mapping[str, float]], *, examples: int, seed: int
 ) -> None:
     """Draw `examples` specs and call `one` with each; it returns the values to maximize, by label.
 
-    The same strategy, seed and returned values draw the same specs. To end early, `one` raises a BaseException that is
-    no Exception: Hypothesis does not try to reproduce it.
+    The same strategy, seed and returned values draw the same specs. What `one` raises ends it.
     """
+    raised: list[Exception] = []
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -78,8 +82,16 @@ def explore(
     )
     @hypothesis.given(strategy)
     def attempt(spec: CaseSpec) -> None:
-        for label, value in one(spec).items():
+        try:
+            shown = one(spec)
+        except Exception as error:
+            raised.append(error)
+            raise _EndedError from error
+        for label, value in shown.items():
             hypothesis.target(min(value, MOST), label=label)
 
-    with whatever_is_imported:
-        attempt()
+    try:
+        with whatever_is_imported:
+            attempt()
+    except _EndedError:
+        raise raised[0] from None
