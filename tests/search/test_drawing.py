@@ -225,8 +225,10 @@ def test_each_exploration_has_its_share_and_its_seed(monkeypatch):
         drawing_module, "explore", lambda strategy, one, *, examples, seed: explored.append((examples, seed))
     )
     drawn, _ = drawing(replace(SETTINGS, tables=False, examples=209, seed=7), one=print)
-    for part in drawn.parts(209):
-        part(None)
+    lanes = [Lane(None, None) for _ in range(8)]
+    for part, lane in zip(drawn.parts(209), lanes, strict=True):
+        part(lane)
+    assert [lane.exploration for lane in lanes] == [0, 1, 2, 0, 1, 2, 3, 4]
     usual = [(70, 7), (70, 7 + 2**32), (69, 7 + 2**33)]
     assert explored == [*usual, *((share, 7 + number * 2**32) for number, share in enumerate((7, 7, 7, 7, 6)))]
 

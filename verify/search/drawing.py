@@ -105,7 +105,8 @@ class Drawing:
         for number in range(count := -(-max(examples, 0) // most)):
             share, seed = len(range(number, examples, count)), self.settings.seed + number * SEEDS
 
-            def exploration(lane: Lane, share: int = share, seed: int = seed) -> None:
+            def exploration(lane: Lane, number: int = number, share: int = share, seed: int = seed) -> None:
+                lane.exploration = number
                 explore(strategy, partial(one, lane), examples=share, seed=seed)
 
             yield exploration
