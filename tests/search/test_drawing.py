@@ -59,7 +59,7 @@ def test_a_slow_kernel_meets_the_same_cases_without_the_large_ones(op):
     assert len(left_out) == len(fast) - len(slow) == planned(SETTINGS) - SETTINGS.examples
     elements, rows = USUAL["cpu"]
     sizes = [size(spec, OPS[op]) for spec in large]
-    assert all(one[0] > rows or one[1] > elements for one in sizes)
+    assert all(one[0] > rows or one[1] >= elements for one in sizes)
 
 
 def test_a_run_has_the_first_large_cases_and_usual_ones_of_its_types_and_frozen_inputs():
@@ -167,8 +167,8 @@ def drawing(settings, pace=None, one=None, op="rmsnorm_fwd", frozen=False):
     return drawn, left_out
 
 
-def test_one_large_case_is_planned_for_six_usual_ones():
-    assert [planned(Settings(examples=n)) for n in (0, 5, 6, 200)] == [0, 5, 7, 233]
+def test_one_large_case_is_planned_for_four_usual_ones():
+    assert [planned(Settings(examples=n)) for n in (0, 3, 4, 200)] == [0, 3, 5, 250]
 
 
 @pytest.mark.parametrize("op", ["rmsnorm_fwd", "groupnorm_bwd", "batchnorm_fwd"])
@@ -208,7 +208,7 @@ def test_each_exploration_has_its_share_and_its_seed(monkeypatch):
     for part in drawn.parts(209):
         part(None)
     usual = [(70, 7), (70, 7 + 2**32), (69, 7 + 2**33)]
-    assert explored == [*usual, *((share, 7 + number * 2**32) for number, share in enumerate((7, 7, 7, 7, 6)))]
+    assert explored == [*usual, *((share, 7 + number * 2**32) for number, share in enumerate((8, 8, 8, 7, 7, 7, 7)))]
 
 
 @pytest.mark.parametrize(("device", "gpu"), [("cpu", False), ("cuda:0", True)])

@@ -24,3 +24,9 @@ SLICE = {"x_layout": "channel_slice", "dy_layout": "channel_slice"}
 INNER = {"x_layout": "inner_slice", "dy_layout": "inner_slice"}
 LOOSE = {"x_layout": "loose", "dy_layout": "loose"}
 OWN = dict.fromkeys(("x_layout", "dy_layout", "weight_layout", "bias_layout"), "own")
+UNTRACKED = "training without running statistics"
+STATISTICS = {  # BatchNorm's
+    "training": {"training": True, "running": True},
+    UNTRACKED: {"training": True, "running": False},
+    "evaluation": {"training": False, "running": True},
+}

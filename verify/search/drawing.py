@@ -23,7 +23,7 @@ from verify_norm.search.pace import SPARE, Pace, Size, cost
 # Elements of x and rows. A kernel in Triton's interpreter runs usual cases in the time of a run; torch also large ones.
 USUAL = {"cpu": (2**14, 300), "cuda": (2**19, 2**16 + 1)}
 LARGE = {"cpu": (2**18, 2**16 + 1), "cuda": (2**23, 2**20)}
-LARGE_SHARE = 6  # one large case for this number of usual ones
+LARGE_SHARE = 4  # one large case for this number of usual ones
 # Cases of one exploration at most. In one that is longer, cases climb higher, and one process runs them all; large ones
 # climb nothing.
 EXPLORED, EXPLORED_LARGE = 100, 8
