@@ -25,6 +25,8 @@ COPIES = (COPIED, SHALLOW, SAVED, LOADED)
 WIDER, LOWERED = "with float64 as torch's default type", "with float32 matrix products of precision high"
 COMPILED, REPLAYED = "under torch.compile", "in a CUDA graph with new values"
 BATCHED, ALL_BATCHED = "under torch.func.vmap", "under torch.func.vmap of all tensors"
+PARAMETERS_BATCHED = "under torch.func.vmap of the parameters"  # as of an ensemble of models
+OF_VMAP = (BATCHED, ALL_BATCHED, PARAMETERS_BATCHED)
 UNRECORDED = f"{NO_GRAD} where all inputs require a gradient"  # as in a checkpoint's first run
 UNTRAINED = f"{NO_GRAD} where the parameters require a gradient"  # as where a trained module is evaluated
 INSIDE = "where x requires a gradient and is another layer's result"
@@ -52,7 +54,7 @@ WAYS = {
         *(NO_GRAD, INFERENCE, AUTOCAST, DETERMINISTIC, THREADED, WIDER, LOWERED, *COPIES),
         *(EVALUATING, UNTRACKED, COMPILED),
         # A forward also has a mode for each set of inputs that alone require a gradient: see `_leaves_of`.
-        *(BATCHED, ALL_BATCHED, REPLAYED, UNRECORDED, UNTRAINED, INSIDE),
+        *(*OF_VMAP, REPLAYED, UNRECORDED, UNTRAINED, INSIDE),
     ),
     "call": (VALUES, NEW_PARAMETERS, MANY, TWO_THREADS, BETWEEN),
     "called": (AS_USUAL, AS_IN_INFERENCE),
@@ -112,8 +114,7 @@ def offered(op: Op, *, autograd: bool = False, gpu: bool = False) -> dict[str, t
         **dict.fromkeys(COPIES, own_backward),
         EVALUATING: own_backward or channels,  # BatchNorm evaluates something else
         UNTRACKED: own_backward or not channels,
-        BATCHED: state,
-        ALL_BATCHED: state,
+        **dict.fromkeys(OF_VMAP, state),
         UNRECORDED: no_leaves,
         UNTRAINED: no_leaves,
         INSIDE: no_leaves and not autograd,
@@ -149,7 +150,9 @@ def fits(way: str, spec: CaseSpec) -> bool:
         return spec.dtype != "float16"  # one 16-bit type
     if way == UNTRACKED:
         return not spec.running
-    if way in (BATCHED, ALL_BATCHED):  # in 16 bits torch's own norms round once more there, between x̂ and the weight
+    if way == PARAMETERS_BATCHED and not spec.weight:
+        return False
+    if way in OF_VMAP:  # in 16 bits torch's own norms round once more there, between x̂ and the weight
         return {spec.dtype, spec.weight_dtype} <= {"float32", None}
     if way == UNTRAINED:
         return spec.weight or spec.bias
