@@ -85,7 +85,9 @@ def large_choices(spec, op):
     return names | {"size": spec.shape}
 
 
-@pytest.mark.parametrize("op", ["layernorm_bwd", "add_rmsnorm_bwd", "groupnorm_bwd", "instancenorm_bwd", "batchnorm_bwd"])
+@pytest.mark.parametrize(
+    "op", ["layernorm_bwd", "add_rmsnorm_bwd", "groupnorm_bwd", "instancenorm_bwd", "batchnorm_bwd"]
+)
 def test_a_large_size_meets_any_two_choices(op):
     """A kernel may go wrong beyond a threshold of size, and there without a weight or in one layout alone."""
     cases = [large_choices(spec, op) for spec in dispatch.large(OPS[op], KERNEL_DTYPES)]

@@ -1,5 +1,6 @@
 """The check `autograd`: functions whose gradients depend on how they are asked for, and unusual right ones."""
 
+import threading
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -30,6 +31,7 @@ WAYS = {
     "between": ways.INTERLEAVED,
     "forward mode": ways.FORWARD_MODE,
     "moved": ways.MOVED,
+    "elsewhere": ways.ELSEWHERE,
     "split": ways.SPLIT,
 }
 LOOSE = Contract(expanded=True, summation="sequential")  # torch's own
@@ -978,6 +980,36 @@ class ByAddress(Once):
     def backward(cls, ctx, dy):
         x, weight, *_ = ctx.saved_tensors
         return *gradients(dy, x, weight, cls.kept.get(x.data_ptr(), 1.0)), None
+
+
+class OfItsThread(Once):
+    """What its backward needs lies with the thread of the forward, as its plan or workspace may."""
+
+    kept: ClassVar = threading.local()
+
+    @classmethod
+    def forward(cls, ctx, x, weight, eps):
+        cls.kept.scale = 1.0
+        return super().forward(ctx, x, weight, eps)
+
+    @classmethod
+    @once_differentiable
+    def backward(cls, ctx, dy):
+        return *gradients(dy * getattr(cls.kept, "scale", 0.5), *ctx.saved_tensors), None
+
+
+class FailsElsewhere(OfItsThread):
+    @classmethod
+    @once_differentiable
+    def backward(cls, ctx, dy):
+        return *gradients(dy * cls.kept.scale, *ctx.saved_tensors), None
+
+
+def test_a_backward_in_another_thread():
+    assert "where the backward runs in another thread" in said(OfItsThread, "elsewhere")["dx"]
+    assert "has no attribute 'scale'" in said(FailsElsewhere, "elsewhere")[None]
+    assert said(OfItsThread, "again") == {}
+    assert said(Once, "elsewhere") == {}
 
 
 def test_saved_tensors_that_come_back_in_other_memory():

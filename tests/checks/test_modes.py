@@ -797,5 +797,7 @@ class OfOneModel(BatchingRight):
 
 
 def test_a_rule_for_vmap_of_the_parameters_alone():
-    found = {way: said(lambda x, weight, eps: OfOneModel.apply(x, weight, eps), way, op="rmsnorm_fwd") for way in BATCHED}
+    found = {
+        way: said(lambda x, weight, eps: OfOneModel.apply(x, weight, eps), way, op="rmsnorm_fwd") for way in BATCHED
+    }
     assert {way: set(some) for way, some in found.items()} == dict.fromkeys(BATCHED[:2], set()) | {BATCHED[2]: {"y"}}

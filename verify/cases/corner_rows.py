@@ -189,10 +189,15 @@ SERVING_ROWS: tuple[Row, ...] = (  # from small to large, as far as the kernel's
 GPU_SERVING_ROWS: tuple[Row, ...] = tuple(
     ((64, length), {"batch": batch}) for length in (512, 4096, 8192) for batch in (255, 256, 257, 300, 4096)
 )
-MANY_ROWS: tuple[Row, ...] = tuple(  # long sums of dweight and dbias, in every type
-    ((rows + turn, length), {})
-    for rows, lengths in ((1025, (3, 2, 4)), (4097, (2, 1, 4)), (16384, (1, 3, 2)))
-    for turn, length in enumerate(lengths)
+MANY_ROWS: tuple[Row, ...] = (  # long sums of dweight and dbias, in every type
+    *(
+        ((rows + turn, length), {})
+        for rows, lengths in ((1025, (3, 2, 4)), (4097, (2, 1, 4)), (16384, (1, 3, 2)))
+        for turn, length in enumerate(lengths)
+    ),
+    # the gradients of .sum(0) and of .sum(): one row, or one number, times the number of rows
+    *(((4101 + turn, 12), {"dy_layout": "expanded"}) for turn in range(3)),
+    *(((1031 + turn, 20), {"dy_layout": "scalar"}) for turn in range(3)),
 )
 _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
     *((16384, (3, 4, 5)), (1, (131072, 131073, 131074)), (65537, (2, 3, 4)), (8193, (17, 18, 19)), (45055, (5, 6, 7))),

@@ -87,7 +87,10 @@ def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = F
     ]
     quick = (mode for mode in offered["mode"] if mode != ways.COMPILED)
     modes = {**offered, "mode": (*recorded, *recorded, *quick)}  # the others have their turns behind these
-    turned = (*further_runs.in_turn(few, offered), *(s for some in (many, met) for s in further_runs.in_turn(some, modes)))
+    turned = (
+        *further_runs.in_turn(few, offered),
+        *(s for some in (many, met) for s in further_runs.in_turn(some, modes)),
+    )
     return sorted(turned, key=lambda spec: spec.seed)
 
 

@@ -36,6 +36,7 @@ AS_USUAL, AS_IN_INFERENCE = "as usual", "as in inference"
 AGAIN, OVERWRITTEN, PARAMETERS_OVERWRITTEN = "two backwards", "data overwritten", "weight or bias overwritten"
 SECOND, SOME_OUTPUTS, FORWARD_MODE = "second derivatives", "cotangents of some outputs", "forward mode"
 INTERLEAVED, MOVED = "another forward before the backward", "saved tensors moved"
+ELSEWHERE = "backward in another thread"
 SPLIT = "x and residual apart"
 GROWTH, COUNTED, OPERATORS = "growth with each call", "count of batches", "operators of the compiled kernel"
 NEW_TENSORS, SAME_TENSORS = "a series in new tensors", "a series in the same tensors"
@@ -59,7 +60,18 @@ WAYS = {
     "call": (VALUES, NEW_PARAMETERS, MANY, TWO_THREADS, BETWEEN),
     "called": (AS_USUAL, AS_IN_INFERENCE),
     "autograd": (
-        *(AGAIN, OVERWRITTEN, PARAMETERS_OVERWRITTEN, SECOND, SOME_OUTPUTS, INTERLEAVED, FORWARD_MODE, MOVED, SPLIT),
+        *(
+            AGAIN,
+            OVERWRITTEN,
+            PARAMETERS_OVERWRITTEN,
+            SECOND,
+            SOME_OUTPUTS,
+            INTERLEAVED,
+            FORWARD_MODE,
+            MOVED,
+            ELSEWHERE,
+        ),
+        SPLIT,
     ),
     "effect": (GROWTH, COUNTED, OPERATORS),
     "series": (NEW_TENSORS, SAME_TENSORS),
