@@ -800,4 +800,4 @@ def test_a_rule_for_vmap_of_the_parameters_alone():
     found = {
         way: said(lambda x, weight, eps: OfOneModel.apply(x, weight, eps), way, op="rmsnorm_fwd") for way in BATCHED
     }
-    assert {way: set(some) for way, some in found.items()} == dict.fromkeys(BATCHED[:2], set()) | {BATCHED[2]: {"y"}}
+    assert [set(found[way]) for way in BATCHED] == [set(), set(), {"y"}]

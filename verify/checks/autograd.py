@@ -47,10 +47,10 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
     A case tries one way, and a small case all of them: two backwards over one graph, by `grad` and by `backward`;
     inputs or outputs overwritten between forward and backward; the gradients of each set of outputs; another forward
-    before the backward; a backward in another thread; saved tensors that come back in other memory; a sum that x and residual share, and the gradient
-    of one of them alone; derivatives of the gradients; forward mode (`jvp`). Where tensors are overwritten, and for
-    derivatives and forward mode, a kernel may raise instead (`save_for_backward`, `once_differentiable`). It may mark
-    mean and rstd as not differentiable.
+    before the backward; a backward in another thread; saved tensors that come back in other memory; a sum that x and
+    residual share, and the gradient of one of them alone; derivatives of the gradients; forward mode (`jvp`). Where
+    tensors are overwritten, and for derivatives and forward mode, a kernel may raise instead (`save_for_backward`,
+    `once_differentiable`). It may mark mean and rstd as not differentiable.
     What differs in the usual way too is left to `determinism`.
     """
     offered = ways.offered(run.case.op, autograd=True)["autograd"]

@@ -110,12 +110,12 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     and inputs that are another layer's results. A copy of a module gives the same bits too: by copy, by pickle, or by
     state_dict. A kernel may refuse a mode in words about gradients, and need not be capturable. Under torch.compile,
     with deterministic algorithms and with other numbers of threads an output must be within its bound; so must the
-    sample of a batch of data, of parameters or of all under torch.func.vmap, and in every mode an output of a kernel that torch.compile makes, since it
-    makes another program for each. What Dynamo cannot trace runs as usual; what raises under vmap is refused. With
-    float64 as torch's default type an output may be float64, and to raise is to refuse; where torch may multiply
-    matrices in TF32, sums of products may be as coarse. Under autocast an output may have another type: it must be
-    within the bound of its type or of bfloat16, the coarser one. What gives other bits in the usual mode too is left to
-    `determinism`.
+    sample of a batch of data, of parameters or of all tensors under torch.func.vmap, and in every mode an output of a
+    kernel that torch.compile makes, since it makes another program for each. What Dynamo cannot trace runs as usual;
+    what raises under vmap is refused. With float64 as torch's default type an output may be float64, and to raise is to
+    refuse; where torch may multiply matrices in TF32, sums of products may be as coarse. Under autocast an output may
+    have another type: it must be within the bound of its type or of bfloat16, the coarser one. What gives other bits in
+    the usual mode too is left to `determinism`.
     """
     found = list[Difference | Tried]()
     for mode in _modes(run):
