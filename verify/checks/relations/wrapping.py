@@ -75,7 +75,7 @@ def batched(function: Function, *, of: Collection[str] | None) -> Function:
         names = [n for n, t in given.items() if isinstance(t, torch.Tensor) and (of is None or n in of)]
         if not names:
             raise ValueError("no tensor has a batch")
-        places = tuple(t.dim() if of is None else int(t.shape[:1] == (2,)) for t in map(given.get, names))
+        places = tuple(given[n].dim() if of is None else int(given[n].shape[:1] == (2,)) for n in names)
         others = [(1 - 2 * given[n]).detach() for n in names]
         form: list[Any] = []
 
