@@ -965,6 +965,41 @@ def test_forward_mode_behind_a_norm(op, modulation):
     assert "in forward mode is" in said(wrong, "forward mode", spec, op)[None]
 
 
+class TwiceAdding(torch.autograd.Function):
+    """A fused addition whose backward is differentiable but for what it passes on of the sum, where that is cut off."""
+
+    cut = True
+
+    @staticmethod
+    def forward(ctx, x, residual, weight, eps):
+        summed = x + residual
+        ctx.save_for_backward(summed, weight)
+        ctx.eps = eps
+        rstd = (summed.double().square().mean(-1, keepdim=True) + eps).rsqrt()
+        y = summed.double() * rstd if weight is None else summed.double() * rstd * weight.double()
+        return y.to(x.dtype), summed
+
+    @classmethod
+    def backward(cls, ctx, dy, dsummed):
+        summed, weight = ctx.saved_tensors
+        rstd = (summed.double().square().mean(-1, keepdim=True) + ctx.eps).rsqrt()
+        dx, dw = gradients(dy, summed, weight, rstd)
+        dx = (dx.double() + (dsummed.detach() if cls.cut else dsummed)).to(dy.dtype)
+        return dx, dx, dw, None
+
+
+def test_second_derivatives_of_what_is_passed_on_of_a_sum(monkeypatch):
+    def add_rmsnorm(x, residual, weight, eps):
+        return TwiceAdding.apply(x, residual, weight, eps)
+
+    found = said(add_rmsnorm, "second", op="add_rmsnorm")
+    assert "the derivative of dx with respect to dresidual_out is silently wrong" in found["dx"]
+    assert said(add_rmsnorm, "second", replace(SPEC, dresidual_out=False), op="add_rmsnorm") == {}
+    monkeypatch.setattr(TwiceAdding, "cut", False)
+    for spec in (SPEC, replace(SPEC, dresidual_out=False), replace(SPEC, frozen=("x",))):
+        assert said(add_rmsnorm, "second", spec, op="add_rmsnorm") == {}
+
+
 class ByAddress(Once):
     """It finds rstd by the address of the saved x, which is another one where saved tensors are moved."""
 

@@ -109,6 +109,7 @@ ROW_CORNERS: Topics = {
         ((2, 112, 16), {}),  # more heads than a tile of 64 holds, of several tokens
         ((2, 96, 24), {}),
         ((3, 80, 16), {}),
+        *(((rows, 1, length), {}) for rows, length in ((4, 64), (5, 48), (6, 40))),  # one token of each sequence
     ),
     "eps": (
         ((8, 40), {"log2_scale": -8, "eps": 1e-3, "weight_layout": "offset"}),  # eps dominates the variance
@@ -219,6 +220,7 @@ WIDE_ROWS: tuple[Row, ...] = (  # thresholds of rows, of lengths and of elements
     ((4097, 257), {}),  # more than 2^20 elements
     *(((2096 + more, 8), {"weight_dtype": "float32"}) for more in range(3)),  # a large rest, whatever the tile
     *(((12, 1370 + more, 8), {}) for more in range(3)),  # long samples: a division by their length rounds
+    *(((1, 8195 + more, 2, 4), {}) for more in range(3)),  # heads of more tokens than a table has positions
 )
 CROWDED_ROWS: tuple[Row, ...] = tuple(  # enough programs to contend for a lock or a buffer, in every type
     ((rows + more, length), {})

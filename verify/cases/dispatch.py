@@ -20,8 +20,8 @@ Choices = Sequence[Mapping[str, Any]]
 LEADING, LENGTHS = ((1,), (17,)), ((20,), (1088,))
 SAMPLES, POSITIONS = (1, 5), ((2, 3), (33, 33))
 CHANNELS, GROUPS = 4, 2
-# Beyond 4096 rows, 8192 elements of a row, 512 of both, and 16384 of one row; a length of whole vectors, and another.
-LARGE_ROWS = (((4104, 24), (4107, 20)), ((33, 8200), (34, 8204)), ((520, 520), (516, 525)), ((1, 16400), (1, 16398)))
+# Beyond 4096 rows, 8192 elements of a row, 256 rows of 1024, and 16384 of one row; a length of whole vectors, and another.
+LARGE_ROWS = (((4104, 24), (4107, 20)), ((33, 8200), (34, 8204)), ((264, 1048), (258, 1044)), ((1, 16400), (1, 16398)))
 # Samples, channels and positions: many of each, one sample of many channels, and sequences. No tile divides them.
 LARGE_GROUPS = ((130, 8, (4, 5)), (2, 6, (65, 66)), (3, 198, (5, 6)), (1, 264, (7, 9)), (2, 66, (1030,)))
 LARGE_CHANNELS = ((1030, 18, ()), (2, 6, (65, 66)), (3, 262, (4, 6)), (66, 44, (2, 3)))
@@ -90,13 +90,17 @@ def _axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
 
 
 def _large_axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
-    """Return the axes of larger cases; "split" leading dimensions are two, as many "inner" ones are "normalized"."""
+    """Return the axes of larger cases; "split" leading dimensions are two: a few samples, or one token of each."""
     axes = _options(op, dtypes)
+    samples = any(tensor.extent == "sample" for tensor in op.inputs)
+    if samples and len(axes) > 2:  # a modulation is that of a norm with weight and bias, or without both
+        axes[1:] = [[{"weight": False, "bias": False}, *axes[1][1:]]]
     if op.view == "rows":
         axes.append([*_layouts(op, "row_strided"), {"apart": True}])
         axes.append([{"sizes": sizes} for sizes in LARGE_ROWS])
         axes.append([{"whole": True}, {"whole": False}])
-        return [*axes, [{}, {"split": True}, {"normalized_ndim": 2}]]
+        one = {"split": "tokens"} if samples else {}  # many tokens a sample
+        return [*axes, [one, {"split": "any"}, {**one, "normalized_ndim": 2}][:: 1 + samples]]
     axes.append([*_layouts(op, "channels_last"), {"apart": True}])
     sizes = LARGE_CHANNELS if op.view == "channels" else LARGE_GROUPS
     axes.append([{"outer": (samples, channels), "inner": space} for samples, channels, space in sizes])
@@ -143,8 +147,9 @@ def _spec(op: Op, axes: Sequence[Choices], row: Sequence[int]) -> CaseSpec | Non
 def _shape(fields: dict[str, Any]) -> tuple[int, ...]:
     """Return the shape of a case, and turn what else is a choice of it into fields."""
     if "sizes" in fields:
-        rows, length = fields.pop("sizes")[0 if fields.pop("whole") else 1]
-        outer = _halved(rows) if fields.pop("split", False) else (rows,)
+        whole, split = fields.pop("whole"), fields.pop("split", "")
+        rows, length = fields.pop("sizes")[0 if whole else 1]
+        outer = (rows, 1) if split == "any" and not whole else _halved(rows) if split else (rows,)
         return (*outer, *(_halved(length) if fields.get("normalized_ndim") == 2 else (length,)))
     outer, inner = fields.pop("outer"), fields.pop("inner")
     if how := fields.pop("groups", None):
