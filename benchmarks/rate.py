@@ -3,9 +3,9 @@
     python benchmarks/rate.py [--kernel layernorm_bwd] [--workers 1,4] [--seconds 55] [--out FILE]
 
 Writes FILE.json, and FILE.svg with the cost by size. A run is `verify-norm --kernel K` with its default settings, first
-with an empty cache of Triton ("cold"), then with what that run has compiled ("warm"). A case's cost is the median time
-to draw its inputs, to compute truth and bound, and to run the kernel once and check signature, accuracy and memory; on
-a GPU beside the same with NumPy, up to 2^22 elements.
+with an empty cache of Triton ("cold"), then with what that run has compiled ("warm"); and one of random cases of usual
+size alone, cold and warm. A case's cost is the median time to draw its inputs, to compute truth and bound, and to run
+the kernel once and check signature, accuracy and memory; on a GPU beside the same with NumPy, up to 2^22 elements.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,7 +28,7 @@ import torch
 from verify_norm.cases import make
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.loading import registry
+from verify_norm.loading import functions, registry
 from verify_norm.running.environment import environment
 from verify_norm.search.examine import examine
 
@@ -36,39 +37,51 @@ LENGTH = 4096  # of a row, at most
 NUMPY = 2**22  # elements: NumPy takes seconds for more
 CHECKS = ("signature", "accuracy", "memory")
 REPEATS = 3
-RUN = "from verify_norm.cli import main; main()"
+# A whole run by the command line, or of random cases alone; the arguments are the kernel, workers, seconds and a file.
+DEFAULT = """
+import sys
+from verify_norm.cli import main
+kernel, workers, seconds, file = sys.argv[1:]
+sys.argv[1:] = "--kernel", kernel, "--workers", workers, "--seconds", seconds, "--json", file
+main()
+"""
+RANDOM = """
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from verify_norm.core.serial import jsonable
+from verify_norm.search import drawing, search
+from verify_norm.search.request import request
+kernel, workers, seconds, file = sys.argv[1:]
+drawing.LARGE_SHARE = 10**9
+asked = request(kernel, {"examples": 2400, "workers": int(workers), "seconds": float(seconds)})
+report = search.search(asked.kernels[0], replace(asked.settings, tables=False))
+Path(file).write_text(json.dumps(jsonable(report)))
+"""
 
 
 def runs(kernel: str, workers: Iterable[int], seconds: float) -> Iterator[dict[str, Any]]:
     """Yield what each whole run did, cold and warm, with each number of workers."""
-    for count in workers:
+    for count, (which, code) in product(workers, {"default": DEFAULT, "random": RANDOM}.items()):
         with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as kept:
             for state in ("cold", "warm"):
                 report = Path(kept) / "report.json"
-                options = [
-                    "--kernel",
-                    kernel,
-                    "--workers",
-                    str(count),
-                    "--seconds",
-                    str(seconds),
-                    "--json",
-                    str(report),
-                ]
-                given = {**os.environ, "TRITON_CACHE_DIR": cache}
+                arguments = [sys.executable, "-c", code, kernel, str(count), str(seconds), str(report)]
                 started = time.perf_counter()
-                subprocess.run([sys.executable, "-c", RUN, *options], env=given, check=False, capture_output=True)
+                subprocess.run(
+                    arguments, env={**os.environ, "TRITON_CACHE_DIR": cache}, check=False, capture_output=True
+                )
                 found = json.loads(report.read_text(encoding="utf-8"))
                 yield {
                     "kernel": kernel,
+                    "run": which,
                     "state": state,
                     "workers": count,
                     "wall_seconds": time.perf_counter() - started,
                     "cases_a_second": found["cases"] / found["seconds"],
                     **{
-                        name: found[name]
-                        for name in ("cases", "seconds", "seconds_in_kernel", "compiled")
-                        if name in found
+                        name: found[name] for name in ("cases", "seconds", "seconds_in_kernel", "work") if name in found
                     },
                     "coverage": found["coverage"],
                     "findings": len(found["findings"]),
@@ -78,6 +91,7 @@ def runs(kernel: str, workers: Iterable[int], seconds: float) -> Iterator[dict[s
 def sizes(kernel: Kernel, device: str, powers: Iterable[int] = POWERS) -> Iterator[dict[str, Any]]:
     """Yield what one case of each size costs, by the judge that computes it."""
     usual = make.JUDGES, make.LARGE
+    functions.remember(functions.Functions())  # as where a run begins
     for power in powers:
         length = min(LENGTH, 2**power // 2)
         spec = CaseSpec((2**power // length, length), "bfloat16", further=())
@@ -135,7 +149,8 @@ def main(argv: list[str] | None = None) -> int:
     counts = [int(count) for count in args.workers.split(",") if int(count)]
     whole = list(runs(args.kernel, counts, args.seconds))
     for row in whole:
-        print(f"{row['state']}, {row['workers']} workers: {row['cases_a_second']:.1f} cases/s, {row['cases']} cases")
+        of = f"{row['run']}, {row['state']}, {row['workers']} workers"
+        print(f"{of}: {row['cases_a_second']:.1f} cases/s, {row['cases']} cases")
     by_size = list(sizes(registry.load(args.kernel), device, POWERS if device != "cpu" else range(8, 18)))
     for row in by_size:
         parts = ", ".join(f"{part} {row[part] * 1000:.2f} ms" for part in ("draw", "truth", "case"))
