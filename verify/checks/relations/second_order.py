@@ -33,8 +33,8 @@ def second_order(run: Run) -> Iterator[Difference | NoData]:
     """Yield the gradients whose own derivatives are silently wrong, in float32 or the case's types.
 
     Of L = ⟨v, dx⟩, and the same of dweight and dbias, the derivative along a direction of each input and each cotangent
-    is compared with the reference's. Where it raises, or a gradient comes without a graph, which torch refuses to differentiate, there
-    is nothing to compare.
+    is compared with the reference's. Where it raises, or a gradient comes without a graph, which torch refuses to
+    differentiate, there is nothing to compare.
     """
     looked, wrong = False, dict[str, Difference]()  # one for each output
     for case in cases(run):
