@@ -100,8 +100,9 @@ def _large_axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
         axes.append([*_layouts(op, "row_strided"), {"apart": True}])
         axes.append([{"sizes": sizes} for sizes in LARGE_ROWS])
         axes.append([{"whole": True}, {"whole": False}])
-        one = {"split": "tokens"} if samples else {}  # many tokens a sample
-        return [*axes, [one, {"split": "any"}, {**one, "normalized_ndim": 2}][:: 1 + samples]]
+        one: dict[str, Any] = {"split": "tokens"} if samples else {}  # many tokens a sample
+        ranks: list[dict[str, Any]] = [one, {**one, "normalized_ndim": 2}]
+        return [*axes, ranks if samples else [*ranks, {"split": "any"}]]
     axes.append([*_layouts(op, "channels_last"), {"apart": True}])
     sizes = LARGE_CHANNELS if op.view == "channels" else LARGE_GROUPS
     axes.append([{"outer": (samples, channels), "inner": space} for samples, channels, space in sizes])
