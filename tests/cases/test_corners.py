@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from verify_norm.cases import corners, draw, further_runs, placement
+from verify_norm.cases import corners, dispatch, draw, further_runs, placement
 from verify_norm.cases.corner_lines import THIRD
 from verify_norm.checks import invariance
 from verify_norm.core import geometry, ways
@@ -295,7 +295,10 @@ def test_large_cases_are_of_the_operators_view_and_each_has_data_of_its_own(op, 
     assert table[0].shape == first
     assert [spec.seed for spec in table] == list(range(len(table)))
     assert [spec.dtype for spec in table[:3]] == ["float32", "float16", "float32"]
-    assert all({*corners.AT_EVERY_SIZE} <= {*spec.further} for spec in table)
+    whole, others = ([spec for spec in table if (spec.eps == dispatch.EPS) is so] for so in (False, True))
+    assert all({*corners.AT_EVERY_SIZE} <= {*spec.further} for spec in whole)
+    some = [spec for spec in others if {*corners.AT_EVERY_SIZE} <= {*spec.further}]
+    assert len(others) / 4 < len(some) < len(others) / 2  # they are many
 
 
 @pytest.mark.parametrize("table", [corners.wide, corners.corners])
@@ -393,11 +396,8 @@ def test_many_rows_have_gradients_that_are_expanded_in_every_type():
 
 
 def test_tables_of_angles_end_before_the_tokens_of_several_heads():
-    sizes = {
-        spec.dtype: spec.shape for spec in corners.wide(OPS["qk_norm_rope_fwd"], DTYPES) if spec.shape[-3:-2] > (8192,)
-    }
-    assert set(sizes) == set(DTYPES)
-    assert all(shape[-2] > 1 for shape in sizes.values())
+    table = [spec for spec in corners.wide(OPS["qk_norm_rope_fwd"], DTYPES) if spec.shape[-2:] == (2, 4)]
+    assert {spec.dtype for spec in table if spec.shape[-3] > 4096} == set(DTYPES)
 
 
 def test_a_modulation_without_weight_and_bias_has_many_tokens_a_sample_in_every_type():

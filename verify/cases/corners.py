@@ -81,10 +81,10 @@ def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = F
         further = ("modes",) * bool(recorded and prod(shape) >= MANY and number % 2)
         specs.append(further_runs.also(spec, (*AT_EVERY_SIZE, *further)))
     few, many = ([spec for spec in specs if (prod(spec.shape) >= MANY) is so] for so in (False, True))
-    met = [
-        further_runs.also(replace(spec, seed=number), (*AT_EVERY_SIZE, *("modes",) * bool(recorded and number % 2)))
-        for number, spec in enumerate(dispatch.large(op, dtypes), len(specs))
-    ]
+    met = list[CaseSpec]()
+    for number, spec in enumerate(dispatch.large(op, dtypes), len(specs)):
+        further = ("modes",) * bool(recorded and number % 2) + AT_EVERY_SIZE * (number % 3 == 0)
+        met.append(further_runs.also(replace(spec, seed=number), further))
     quick = (mode for mode in offered["mode"] if mode != ways.COMPILED)
     modes = {**offered, "mode": (*recorded, *recorded, *quick)}  # the others have their turns behind these
     turned = (

@@ -20,9 +20,9 @@ Choices = Sequence[Mapping[str, Any]]
 LEADING, LENGTHS = ((1,), (17,)), ((20,), (1088,))
 SAMPLES, POSITIONS = (1, 5), ((2, 3), (33, 33))
 CHANNELS, GROUPS = 4, 2
-# Beyond 4096 rows, 8192 elements of a row, 256 rows of 1024, and 16384 of one row; of each a length of whole vectors,
+# Beyond 2048 rows, 8192 elements of a row, 256 rows of 1024, and 16384 of one row; of each a length of whole vectors,
 # and another one.
-LARGE_ROWS = (((4104, 24), (4107, 20)), ((33, 8200), (34, 8204)), ((264, 1048), (258, 1044)), ((1, 16400), (1, 16398)))
+LARGE_ROWS = (((2056, 24), (4107, 20)), ((33, 8200), (34, 8204)), ((264, 1048), (258, 1044)), ((1, 16400), (1, 16398)))
 # Samples, channels and positions: many of each, one sample of many channels, and sequences. No tile divides them.
 LARGE_GROUPS = ((130, 8, (4, 5)), (2, 6, (65, 66)), (3, 198, (5, 6)), (1, 264, (7, 9)), (2, 66, (1030,)))
 LARGE_CHANNELS = ((1030, 18, ()), (2, 6, (65, 66)), (3, 262, (4, 6)), (66, 44, (2, 3)))
