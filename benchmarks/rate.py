@@ -147,26 +147,25 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     counts = [int(count) for count in args.workers.split(",") if int(count)]
-    whole = list(runs(args.kernel, counts, args.seconds)) if counts else []
-    for row in whole:
-        of = f"{row['run']}, {row['state']}, {row['workers']} workers"
-        print(f"{of}: {row['cases_a_second']:.1f} cases/s, {row['cases']} cases")
-    by_size = list(sizes(registry.load(args.kernel), device, POWERS if device != "cpu" else range(8, 18)))
-    for row in by_size:
-        parts = ", ".join(f"{part} {row[part] * 1000:.2f} ms" for part in ("draw", "truth", "case"))
-        print(f"2^{row['elements'].bit_length() - 1} elements, {row['judge']}: {parts}")
-    found = {
-        "date": date.today().isoformat(),
-        "environment": environment(device),
-        "kernel": args.kernel,
-        "runs": whole,
-        "sizes": by_size,
-    }
     out = args.out or Path(__file__).parent / "results" / "rate" / args.kernel
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    out.with_suffix(".svg").write_text(picture(by_size, args.kernel), encoding="utf-8")
-    return int(any(row["findings"] for row in whole) or not all(row["right"] for row in by_size))
+    found: dict[str, Any] = {"date": date.today().isoformat(), "environment": environment(device)}
+    found |= {"kernel": args.kernel, "runs": [], "sizes": []}
+
+    def measured(kind: str, row: dict[str, Any], said: str) -> None:
+        """Keep a row: what comes later may not end."""
+        found[kind].append(row)
+        out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print(said, flush=True)
+
+    for row in runs(args.kernel, counts, args.seconds) if counts else ():
+        of = f"{row['run']}, {row['state']}, {row['workers']} workers"
+        measured("runs", row, f"{of}: {row['cases_a_second']:.1f} cases/s, {row['cases']} cases")
+    for row in sizes(registry.load(args.kernel), device, POWERS if device != "cpu" else range(8, 18)):
+        parts = ", ".join(f"{part} {row[part] * 1000:.2f} ms" for part in ("draw", "truth", "case"))
+        measured("sizes", row, f"2^{row['elements'].bit_length() - 1} elements, {row['judge']}: {parts}")
+    out.with_suffix(".svg").write_text(picture(found["sizes"], args.kernel), encoding="utf-8")
+    return int(any(row["findings"] for row in found["runs"]) or not all(row["right"] for row in found["sizes"]))
 
 
 if __name__ == "__main__":

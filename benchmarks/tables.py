@@ -416,7 +416,7 @@ def judging() -> str:
 def _judging(found: dict[str, Any]) -> str:
     runs = [
         [
-            run["run"],
+            run.get("run", "default"),  # results before 2026-11-28 have no other
             run["state"],
             str(run["workers"]),
             str(run["cases"]),
