@@ -39,6 +39,15 @@ def ended_by_time(reason: str) -> bool:
     return re.fullmatch(r"the time limit of \S+ s was reached|the \S+ s were over", reason) is not None
 
 
+def of_time(reason: str) -> bool:
+    """Return whether a reason is that time is short, whatever the kernel does.
+
+    >>> of_time(out_of_time(0.5)), of_time("over 1 s, its share of the 40 s of the run (--seconds)"), of_time("no eps")
+    (True, True, False)
+    """
+    return ended_by_time(reason) or "(--seconds)" in reason
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """How much of a run was done, in cases.

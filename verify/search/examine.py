@@ -29,6 +29,7 @@ from verify_norm.running.surroundings import left
 PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
 PAUSES = 0.0, 2.0, 10.0  # seconds before a case is examined again, while another process disturbs the GPU
 NO_ROOM = "the case does not fit into GPU memory"
+NO_MEMORY = "the case does not fit into the memory of this machine"
 CROWDED = "CUDA fails while other processes hold most of the GPU's memory"
 
 
@@ -190,7 +191,10 @@ def _examine(
         agreement.require(kernel.op, device)
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
-    case = make.case(spec, op, kernel.contract, device)
+    try:
+        case = make.case(spec, op, kernel.contract, device)
+    except MemoryError:
+        return Examined(spec, unsupported=NO_MEMORY)
     ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=_watch(judge, spec) if judge else None)
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)

@@ -8,13 +8,22 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip
 
 NAMED = 16  # shapes: more are a number
+UNTIMED = "larger cases run after smaller ones, and none of these returned what can be compared"
 
 
-def skips(skipped: Counter[tuple[str, str]], too_slow: Mapping[str, Sequence[CaseSpec]]) -> Iterator[Skip]:
-    """Yield what was not checked by reason, with the shapes of cases that are too slow."""
+def skips(
+    skipped: Counter[tuple[str, str]], too_slow: Mapping[str, Sequence[CaseSpec]], *, timed: bool = True
+) -> Iterator[Skip]:
+    """Yield what was not checked by reason, with the shapes of cases that are too slow: if any case was `timed`."""
+    untimed = 0
     for (what, reason), count in skipped.items():
         specs = too_slow.get(reason, ()) if what == "cases" else ()
-        yield Skip(what, f"{reason}: {shapes(specs)}" if specs else reason, count)
+        if specs and not timed:
+            untimed += count
+        else:
+            yield Skip(what, f"{reason}: {shapes(specs)}" if specs else reason, count)
+    if untimed:
+        yield Skip("cases", UNTIMED, untimed)
 
 
 def shapes(specs: Sequence[CaseSpec]) -> str:
