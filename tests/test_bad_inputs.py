@@ -137,7 +137,7 @@ OPTIONS = [  # after K
     (("--bind", "-> y,y"), "--bind '-> y,y': expected each name once, got y twice"),
     (("--bind", "eps=-1"), "--bind eps=-1: eps: expected a finite number of 0 or more, got -1"),
     (("--bind", "-> z"), "rmsnorm_fwd has no z; it has y, rstd"),
-    (("--only", "N>=1000000000000"), "only: found no case of at most 2^31 elements that meets N>=1000000000000"),
+    (("--only", "N>=1000000000000"), "only: found no case of at most 2^38 elements that meets N>=1000000000000"),
     (("--only", "ndim=0"), "cannot read 'ndim=0'"),
     (("--only", "normalized_ndim<=0"), "cannot read 'normalized_ndim<=0'"),
     (("--only", "eps=nan"), "cannot read 'eps=nan'"),

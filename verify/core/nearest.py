@@ -14,7 +14,7 @@ from verify_norm.core.spec import CaseSpec, Op
 
 ELEMENTS = 2**17  # of x, about: a case whose rows grow gets fewer of them
 MOST = 2**22  # … and no case grows beyond, but where one row is longer
-LARGEST = 2**31  # elements of x: no case has more
+LARGEST = 2**38  # elements of x: no machine holds more
 USUAL = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3, 0.1, 1.0, 1e3)  # numbers to choose from where a case has another one
 GROUPS = -1  # the axis that stands for num_groups
 NONE = -2  # no axis changes it
@@ -56,7 +56,7 @@ def refuse_impossible(text: str, ops: Iterable[Op], specs: Callable[[Op], Iterab
         fewer = (*combinations(clauses, 1), *combinations(clauses, 2))
         met = next((some for some in fewer if not possible(some)), clauses)
         all_of = {1: "", 2: "both "}.get(len(met), "all of ")
-        small = " of at most 2^31 elements" * possible(met, inf)
+        small = " of at most 2^38 elements" * possible(met, inf)
         raise UsageError(f"only: found no case{small} that meets {all_of}{' and '.join(map(str, met))}")
 
 
