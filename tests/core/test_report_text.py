@@ -114,7 +114,10 @@ def test_numbers_of_cases_and_findings_are_counted_in_words():
 
 
 def test_what_the_kernel_says_comes_first_and_time_is_no_reason_beside_another():
-    slow, late = Skip("cases", "over 0.5 s, its share of the 20 s of the run (--seconds)"), Skip("cases", out_of_time(5))
+    slow, late = (
+        Skip("cases", "over 0.5 s, its share of the 20 s of the run (--seconds)"),
+        Skip("cases", out_of_time(5)),
+    )
     other, limit = Skip("cases", "it takes no NaN"), Skip("cases", "it takes x of 2 dimensions only", limit=True)
     said = unchecked(report(checks=(), skipped=(slow, other, late, limit)))
     assert said == "nothing was checked. cases: it takes x of 2 dimensions only; cases: it takes no NaN"

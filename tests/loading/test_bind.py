@@ -155,7 +155,9 @@ def test_a_wrapper_that_counts_its_arguments_is_told_that_they_come_by_name():
         return kwargs["hidden"]
 
     given = {"x": 1, "weight": 2, "bias": None, "eps": 0.0, "normalized_shape": (8,)}
-    with pytest.raises(IndexError, match=r"out of range; its signature is \(\*args, \*\*kwargs\), which gets all by name"):
+    with pytest.raises(
+        IndexError, match=r"out of range; its signature is \(\*args, \*\*kwargs\), which gets all by name"
+    ):
         bound(counting).call(counting, given)
     with pytest.raises(KeyError, match=r"^'hidden'$"):
         bound(named).call(named, given)

@@ -13,20 +13,28 @@ from verify_norm.loading.user_code import blamed, staying
 
 def test_an_exit_is_an_exception_in_the_block_alone():
     leave = os._exit
-    with pytest.raises(SystemExit) as ended, staying():
+    with staying():
         kept = os._exit
-        os._exit(0)
+        with pytest.raises(SystemExit) as ended:
+            os._exit(0)
     assert ended.value.code == 0
     assert os._exit is leave
     assert kept is not leave
 
 
+CHILD = """import os
+from verify_norm.loading.user_code import staying
+with staying():
+    kept, pid = os._exit, os.fork()
+    if not pid:
+        os._exit(5)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+kept(6)
+"""
+
+
 def test_a_child_ends_as_it_wants_to_and_so_does_what_kept_the_name():
-    code = (
-        "import os\nfrom verify_norm.loading.user_code import staying\nwith staying():\n    kept, pid = os._exit, os.fork()\n"
-        "    if not pid:\n        os._exit(5)\nassert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5\nkept(6)\n"
-    )
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 6
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", CHILD], check=False).returncode == 6
 
 
 def test_a_segfault_in_the_block_shows_its_line():
@@ -52,9 +60,13 @@ def test_the_fault_handler_is_as_it_was(before, capfd):
 
 
 def test_what_the_users_code_raises_has_its_place_and_errors_of_ours_stay():
-    with pytest.raises(UsageError, match=r"^k raises ValueError: no when it is looked at \(test_user_code.py, line \d+\)$"):
-        with blamed("k"):
-            raise ValueError("no")
+    with (
+        pytest.raises(
+            UsageError, match=r"^k raises ValueError: no when it is looked at \(test_user_code.py, line \d+\)$"
+        ),
+        blamed("k"),
+    ):
+        raise ValueError("no")
     with pytest.raises(UsageError, match=r"^as it was$"), blamed("k"):
         raise UsageError("as it was")
     ours = {"__name__": "verify_norm.core"}

@@ -59,8 +59,8 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "training": "is_training train",
         "momentum": "",
         "normalized_shape": "norm_shape",
-        FEATURES: "hidden_size hidden_dim hidden dim d d_model n_embd embed_dim embedding_dim emb_dim ndim size n c n_cols ncols "
-        "num_features num_channels n_channels channels head_dim head_size dim_head",
+        FEATURES: "hidden_size hidden_dim hidden dim d d_model n_embd embed_dim embedding_dim emb_dim ndim size n c "
+        "n_cols ncols num_features num_channels n_channels channels head_dim head_size dim_head",
         "affine": "elementwise_affine use_affine",
         "running": "track_running_stats",
         "y": "out output result",

@@ -1,4 +1,4 @@
-"""Code of the user that runs while a kernel is loaded: it may neither end this process nor pass for an error of ours."""
+"""The user's code that runs while a kernel is loaded: it neither ends this process nor passes for an error of ours."""
 
 import faulthandler
 import os

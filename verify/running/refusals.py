@@ -5,7 +5,7 @@ The words alone excuse nothing: `verify_norm.search.limits` compares the cases t
 
 import re
 
-from verify_norm.core.errors import quoted_cause, one_line
+from verify_norm.core.errors import one_line, quoted_cause
 
 INTERPRETED = "Triton's interpreter has no such function"  # our own words, which no kernel is to blame for
 NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
@@ -34,8 +34,9 @@ ASSERTED = re.compile(r"\.(n?dim|dtype|shape|size|stride|is_contiguous|numel|is_
 UNWORDED = {"rank": "values to unpack", "none": "NoneType"}  # Python's own words for another shape, or for a None
 FAILS = re.compile(  # words of torch and CUDA for what goes wrong inside a kernel
     r"cuda error|cublas|illegal (memory|instruction)|out of (memory|range|bounds|resource)|internal assert|device-side"
-    r"|must match the (size|existing)|returned an (invalid|incorrect)|view size|to view|invalid for input of size|mat1 and mat2|broadcast|singleton"
-    r"|does not require grad|(inplace|in-place) operation|(positional|keyword) argument|on the same device",
+    r"|must match the (size|existing)|view size|to view|invalid for input of size|mat1 and mat2|broadcast|singleton"
+    r"|does not require grad|(inplace|in-place) operation|(positional|keyword) argument|on the same device"
+    r"|returned an (invalid|incorrect)",
     re.IGNORECASE,
 )
 
@@ -44,8 +45,8 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
     """Return the kinds of limits that an exception of a kernel speaks of; none if it does not refuse the case.
 
     A limit is stated: the exception is of a type that people raise on purpose, and its words are those of a refusal, or
-    a bare `assert` about an argument, or it is NotImplementedError, which says so itself. `x, y = t.shape` and an attribute of None count too, since Python says there what
-    was expected. On a GPU an error that speaks of CUDA is a failure, as is torch's complaint about two sizes.
+    a bare `assert` about an argument. NotImplementedError refuses by its type. `x, y = t.shape` and an attribute of
+    None count too, since Python says there what was expected. On a GPU an error that speaks of CUDA is a failure, as is torch's complaint about two sizes.
 
     >>> limits(ValueError("rms_norm supports only 2-D inputs"), on_cpu=True)
     ('rank',)

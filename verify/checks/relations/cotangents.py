@@ -104,7 +104,8 @@ def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
         count = int((ratio > 1).sum())
         if count:
             index = judge.worst(ratio)
-            unmarked = f"; {' and '.join(moments)} not differentiated: ctx.mark_non_differentiable({', '.join(moments)}) says so"
+            mark = f"ctx.mark_non_differentiable({', '.join(moments)}) says so"
+            unmarked = f"; {' and '.join(moments)} not differentiated: {mark}"
             words = f"{element(name, index)} is {output.got[index]:.9g}, expected {want.value[index]:.9g}"
             of = f"asked for the gradients of {' and '.join(names)} alone{unmarked * bool(moments)}"
             yield Difference(name, f"{words}, {of}", index, count)
