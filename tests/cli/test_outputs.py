@@ -39,6 +39,14 @@ def test_the_status_is_the_worst_of_all(reports, status):
     assert deliver(*reports, to=Destinations()) == status
 
 
+def test_what_was_interrupted_can_be_resumed_and_what_lacked_time_needs_more(capsys):
+    deliver(report(interrupted=True), to=Destinations())
+    assert "run it again with --resume, which continues it, or accept it" in capsys.readouterr().err
+    late = replace(PLAIN.coverage, corners=9, corners_done=3, ended="the time limit of 5 s was reached")
+    deliver(report(coverage=late), to=Destinations())
+    assert "run it again with more --seconds, or accept it" in capsys.readouterr().err
+
+
 def test_one_direction_that_cannot_be_checked_is_no_error_where_it_was_not_asked_for():
     assert deliver(report(), NOTHING, to=Destinations(), all_of_them=False) == 0
     assert deliver(NOTHING, NOTHING, to=Destinations(), all_of_them=False) == 2

@@ -2,9 +2,11 @@
 
 from collections import Counter
 
+from verify_norm.core.coverage import UNTIMED
+from verify_norm.core.coverage import UNTIMED
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip
-from verify_norm.search.left_out import NAMED, UNTIMED, shapes, skips
+from verify_norm.search.left_out import NAMED, shapes, skips
 
 
 def test_a_reason_names_the_shapes_of_cases_that_are_too_slow():

@@ -46,7 +46,8 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
 
     A limit is stated: the exception is of a type that people raise on purpose, and its words are those of a refusal, or
     a bare `assert` about an argument. NotImplementedError refuses by its type. `x, y = t.shape` and an attribute of
-    None count too, since Python says there what was expected. On a GPU an error that speaks of CUDA is a failure, as is torch's complaint about two sizes.
+    None count too, since Python says there what was expected. On a GPU an error that speaks of CUDA is a failure, as is
+    torch's complaint about two sizes.
 
     >>> limits(ValueError("rms_norm supports only 2-D inputs"), on_cpu=True)
     ('rank',)

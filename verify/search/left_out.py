@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from verify_norm.core.coverage import UNTIMED
 from verify_norm.core.geometry import repeated
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip
 
 NAMED = 16  # shapes: more are a number
-UNTIMED = "larger cases run after smaller ones, and none of these returned what can be compared"
 
 
 def skips(
