@@ -20,7 +20,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running.patience import LostError
 from verify_norm.search import examine as examining
-from verify_norm.search.examine import NO_MEMORY, NO_ROOM, Examined, examine, examine_in
+from verify_norm.search.examine import NO_ROOM, Examined, examine, examine_in
 from verify_norm.search.search import replay
 
 FULL = [
@@ -324,15 +324,6 @@ def test_a_full_gpu_leaves_the_case_out(monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     got, announced = examined_by(monkeypatch, {"one": fake()})
     assert (got, announced) == (Examined(SMALL, unsupported=NO_ROOM), [])
-
-
-def test_a_case_that_does_not_fit_into_memory_is_left_out(monkeypatch):
-    def full(*given):
-        raise MemoryError("Unable to allocate 7 TiB")
-
-    monkeypatch.setattr("verify_norm.search.examine.make.case", full)
-    kernel = Kernel("k", "rmsnorm_fwd")
-    assert examine(kernel, SMALL, ("signature",), "cpu") == Examined(SMALL, unsupported=NO_MEMORY)
 
 
 def test_a_process_that_is_lost_is_told_in_its_words():

@@ -3,7 +3,6 @@
 from collections import Counter
 
 from verify_norm.core.coverage import UNTIMED
-from verify_norm.core.coverage import UNTIMED
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip
 from verify_norm.search.left_out import NAMED, shapes, skips

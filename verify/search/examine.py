@@ -191,10 +191,7 @@ def _examine(
         agreement.require(kernel.op, device)
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
-    try:
-        case = make.case(spec, op, kernel.contract, device)
-    except MemoryError:
-        return Examined(spec, unsupported=NO_MEMORY)
+    case = make.case(spec, op, kernel.contract, device)
     ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=_watch(judge, spec) if judge else None)
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
