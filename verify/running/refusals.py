@@ -36,7 +36,7 @@ FAILS = re.compile(  # words of torch and CUDA for what goes wrong inside a kern
     r"cuda error|cublas|illegal (memory|instruction)|out of (memory|range|bounds|resource)|internal assert|device-side"
     r"|must match the (size|existing)|view size|to view|invalid for input of size|mat1 and mat2|broadcast|singleton"
     r"|does not require grad|(inplace|in-place) operation|(positional|keyword) argument|on the same device"
-    r"|returned an (invalid|incorrect)",
+    r"|returned an (invalid|incorrect)|could not run '",
     re.IGNORECASE,
 )
 
