@@ -163,8 +163,8 @@ def _both(
 ) -> Limit | None:
     """Return two limits of different kinds, if each case lies outside of one of them."""
     for first in chosen:
-        outside = [spec for spec in specs if first.of(spec, op) not in values(first)]
-        one = limit(first, outside) if 0 < len(outside) < len(specs) else None
+        outside = {spec for spec in specs if first.of(spec, op) not in values(first)}
+        one = limit(first, outside) if 0 < len(outside) < len({*specs}) else None
         for second in chosen if one else ():
             rest = (spec for spec in specs if spec not in outside)
             if one and first.kind != second.kind and (other := limit(second, rest)):
