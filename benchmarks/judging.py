@@ -26,6 +26,7 @@ import torch
 import torch._dynamo  # a TorchDispatchMode would import it in the first case
 
 from verify_norm.cases import strategies
+from verify_norm.cases.exploration import explore
 from verify_norm.checks import CHECKS
 from verify_norm.core.dtypes import KERNEL_DTYPES
 from verify_norm.core.ops import OPS
@@ -83,7 +84,7 @@ def profile(name: str, device: str, examples: int) -> None:
     kernel, specs = registry.load(name), list[CaseSpec]()
     op, usual = OPS[kernel.op], USUAL[torch.device(device).type]
     drawn = strategies.specs(op, KERNEL_DTYPES, usual[0], gpu=device != "cpu", rows=usual[1])
-    strategies.explore(drawn, lambda spec: specs.append(spec) or {}, examples=examples, seed=0)
+    explore(drawn, lambda spec: specs.append(spec) or {}, examples=examples, seed=0)
     functions.remember(functions.Functions())
 
     def run() -> float:

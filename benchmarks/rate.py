@@ -3,9 +3,10 @@
     python benchmarks/rate.py [--kernel layernorm_bwd] [--workers 1,4] [--seconds 55] [--out FILE]
 
 Writes FILE.json, and FILE.svg with the cost by size. A run is `verify-norm --kernel K` with its default settings, first
-with an empty cache of Triton ("cold"), then with what that run has compiled ("warm"). A case's cost is the median time
-to draw its inputs, to compute truth and bound, and to run the kernel once and check signature, accuracy and memory; on
-a GPU beside the same with NumPy, up to 2^22 elements.
+with an empty cache of Triton ("cold"), then with what that run has compiled ("warm"). So is one of random cases of
+usual size alone, warm with each number of workers. A case's cost is the median time to draw its inputs, to compute
+truth and bound, and to run the kernel once and check signature, accuracy and memory; on a GPU beside the same with
+NumPy, up to 2^22 elements.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -27,7 +28,7 @@ import torch
 from verify_norm.cases import make
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.loading import registry
+from verify_norm.loading import functions, registry
 from verify_norm.running.environment import environment
 from verify_norm.search.examine import examine
 
@@ -36,39 +37,51 @@ LENGTH = 4096  # of a row, at most
 NUMPY = 2**22  # elements: NumPy takes seconds for more
 CHECKS = ("signature", "accuracy", "memory")
 REPEATS = 3
-RUN = "from verify_norm.cli import main; main()"
+COUNTED = ("cases", "seconds", "seconds_in_kernel", "work")
+# A whole run by the command line, or of random cases alone; the arguments are the kernel, workers, seconds and a file.
+DEFAULT = """
+import sys
+from verify_norm.cli import main
+kernel, workers, seconds, file = sys.argv[1:]
+sys.argv[1:] = "--kernel", kernel, "--workers", workers, "--seconds", seconds, "--json", file
+main()
+"""
+RANDOM = """
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from verify_norm.core.serial import jsonable
+from verify_norm.search import drawing, search
+from verify_norm.search.request import request
+kernel, workers, seconds, file = sys.argv[1:]
+drawing.LARGE_SHARE = 10**9
+asked = request(kernel, {"examples": 2400, "workers": int(workers), "seconds": float(seconds)})
+report = search.search(asked.kernels[0], replace(asked.settings, tables=False))
+Path(file).write_text(json.dumps(jsonable(report)))
+"""
 
 
-def runs(kernel: str, workers: Iterable[int], seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield what each whole run did, cold and warm, with each number of workers."""
-    for count in workers:
-        with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as kept:
-            for state in ("cold", "warm"):
-                report = Path(kept) / "report.json"
-                options = [
-                    "--kernel",
-                    kernel,
-                    "--workers",
-                    str(count),
-                    "--seconds",
-                    str(seconds),
-                    "--json",
-                    str(report),
-                ]
-                given = {**os.environ, "TRITON_CACHE_DIR": cache}
-                started = time.perf_counter()
-                subprocess.run([sys.executable, "-c", RUN, *options], env=given, check=False, capture_output=True)
+def runs(kernel: str, workers: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield what runs did: with the first number of workers cold and warm, random ones warm with the others too."""
+    with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as kept:
+        report = Path(kept) / "report.json"
+        for which, code in {"default": DEFAULT, "random": RANDOM}.items():
+            others = workers[1:] if which == "random" else ()
+            for state, count in (("cold", workers[0]), ("warm", workers[0]), *(("warm", other) for other in others)):
+                arguments = [sys.executable, "-c", code, kernel, str(count), str(seconds), str(report)]
+                started, environment = time.perf_counter(), {**os.environ, "TRITON_CACHE_DIR": cache}
+                subprocess.run(arguments, env=environment, check=False, capture_output=True)
                 found = json.loads(report.read_text(encoding="utf-8"))
                 yield {
                     "kernel": kernel,
+                    "run": which,
                     "state": state,
                     "workers": count,
                     "wall_seconds": time.perf_counter() - started,
                     "cases_a_second": found["cases"] / found["seconds"],
                     **{
-                        name: found[name]
-                        for name in ("cases", "seconds", "seconds_in_kernel", "compiled")
-                        if name in found
+                        name: found[name] for name in ("cases", "seconds", "seconds_in_kernel", "work") if name in found
                     },
                     "coverage": found["coverage"],
                     "findings": len(found["findings"]),
@@ -78,6 +91,7 @@ def runs(kernel: str, workers: Iterable[int], seconds: float) -> Iterator[dict[s
 def sizes(kernel: Kernel, device: str, powers: Iterable[int] = POWERS) -> Iterator[dict[str, Any]]:
     """Yield what one case of each size costs, by the judge that computes it."""
     usual = make.JUDGES, make.LARGE
+    functions.remember(functions.Functions())  # as where a run begins
     for power in powers:
         length = min(LENGTH, 2**power // 2)
         spec = CaseSpec((2**power // length, length), "bfloat16", further=())
@@ -133,9 +147,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     counts = [int(count) for count in args.workers.split(",") if int(count)]
-    whole = list(runs(args.kernel, counts, args.seconds))
+    whole = list(runs(args.kernel, counts, args.seconds)) if counts else []
     for row in whole:
-        print(f"{row['state']}, {row['workers']} workers: {row['cases_a_second']:.1f} cases/s, {row['cases']} cases")
+        of = f"{row['run']}, {row['state']}, {row['workers']} workers"
+        print(f"{of}: {row['cases_a_second']:.1f} cases/s, {row['cases']} cases")
     by_size = list(sizes(registry.load(args.kernel), device, POWERS if device != "cpu" else range(8, 18)))
     for row in by_size:
         parts = ", ".join(f"{part} {row[part] * 1000:.2f} ms" for part in ("draw", "truth", "case"))

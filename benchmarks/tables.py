@@ -415,7 +415,14 @@ def judging() -> str:
 
 def _judging(found: dict[str, Any]) -> str:
     runs = [
-        [run["state"], str(run["workers"]), str(run["cases"]), f"{run['cases_a_second']:.1f}", f"{run['seconds']:.0f}"]
+        [
+            run["run"],
+            run["state"],
+            str(run["workers"]),
+            str(run["cases"]),
+            f"{run['cases_a_second']:.1f}",
+            f"{run['seconds']:.0f}",
+        ]
         for run in found["runs"]
     ]
     parts, costs = ("draw", "truth", "case"), dict[int, dict[str, dict[str, Any]]]()
@@ -427,8 +434,9 @@ def _judging(found: dict[str, Any]) -> str:
         for size, by in costs.items()
     ]
     names = [f"{part}, {judge}" for judge in ("NumPy", "device") for part in parts]
+    of_runs = markdown(["run", "Triton", "workers", "cases", "cases/s", "seconds"], runs)
     return (
-        f"{found['kernel']}; {about(found)}.\n\n{markdown(['Triton', 'workers', 'cases', 'cases/s', 'seconds'], runs)}"
+        f"{found['kernel']}; {about(found)}.\n\n{of_runs}"
         f"\n\nMilliseconds to draw the inputs, for truth and bound, and of a whole case with three checks:\n\n"
         + markdown(["elements", *names], sizes)
     )

@@ -94,8 +94,8 @@ class Norm:
 
     def average(self, a: Array) -> Array:
         """Return the mean of every row or group, on axes of size 1."""
-        mean: Array = a.mean(self.view.axes, keepdims=True)
-        return mean
+        sums: Array = a.sum(self.view.axes, keepdims=True)
+        return sums / self.view.count  # as NumPy's mean does, which takes longer for what it asks before
 
     def total(self, a: Array) -> Array:
         """Return the sum over all elements that one weight serves, on axes of size 1."""

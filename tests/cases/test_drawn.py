@@ -7,6 +7,7 @@ from choices import axes_of, chosen, declarations, declared, default_run, fits, 
 from hypothesis.internal.conjecture.data import ConjectureData
 
 from verify_norm.cases import strategies
+from verify_norm.cases.exploration import whatever_is_imported
 from verify_norm.core.dtypes import KERNEL_DTYPES
 from verify_norm.core.ops import OPS
 from verify_norm.search.drawing import USUAL
@@ -26,7 +27,7 @@ def random_cases(op):
     (elements, rows), specs, left, its_axes = USUAL["cpu"], [], declared(op), axes_of(op)
     strategy = strategies.specs(op, KERNEL_DTYPES, elements, frozen=bool(op.forward), rows=rows)
     numbers = Random(0)
-    with strategies.whatever_is_imported:
+    with whatever_is_imported:
         while left and len(specs) < RANDOM:
             specs.append(ConjectureData(random=numbers).draw(strategy))
             left -= chosen(specs[-1], op, its_axes)

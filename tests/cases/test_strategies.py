@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
 from verify_norm.cases import strategies
-from verify_norm.cases.strategies import explore
+from verify_norm.cases.exploration import explore, whatever_is_imported
 from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
@@ -33,7 +33,7 @@ def test_large_specs_fit_their_operator(op):
     def drawn(spec):
         assert fits(spec, OPS[op], 2**19)
 
-    with strategies.whatever_is_imported:
+    with whatever_is_imported:
         drawn()
 
 
@@ -104,15 +104,22 @@ def test_large_values_are_sought():
     assert sum(spec.seed for spec in aimed) > 1.2 * sum(spec.seed for spec in blind)
 
 
-def test_what_ends_the_run_is_raised():
-    class Over(BaseException):
+@pytest.mark.parametrize("kind", [BaseException, RuntimeError])
+def test_what_ends_the_run_is_raised_at_once(kind):
+    """Hypothesis runs the case of an Exception again."""
+    ran = []
+
+    class Over(kind):
         pass
 
     def one(spec):
+        ran.append(spec)
         raise Over
 
-    with pytest.raises(Over):
+    with pytest.raises(Over) as caught:
         explore(strategies.specs(OPS["rmsnorm_fwd"], ("float32",), 2**10), one, examples=5, seed=0)
+    assert len(ran) == 1
+    assert caught.value.__cause__ is None
 
 
 def test_groups_have_the_numbers_of_models_and_small_ones():
@@ -321,8 +328,8 @@ def test_constants_of_modules_are_as_before_when_the_last_thread_leaves():
         return [getattr(providers, name) is value for name, value in zip(names, before, strict=True)]
 
     for _ in range(2):
-        with strategies.whatever_is_imported:
-            with strategies.whatever_is_imported:
+        with whatever_is_imported:
+            with whatever_is_imported:
                 assert kept() == [False, False]
             assert kept() == [False, False]
         assert kept() == [True, True]
@@ -331,5 +338,5 @@ def test_constants_of_modules_are_as_before_when_the_last_thread_leaves():
 @pytest.mark.parametrize("name", ["_get_local_constants", "CONSTANTS_CACHE"])
 def test_a_hypothesis_that_keeps_its_constants_elsewhere_draws_too(monkeypatch, name):
     monkeypatch.delattr(providers, name)
-    with strategies.whatever_is_imported:
+    with whatever_is_imported:
         assert not hasattr(providers, name)

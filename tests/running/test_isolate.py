@@ -199,6 +199,7 @@ def test_a_device_that_is_busy_is_waited_for(monkeypatch, words, refusals, error
             assert "accuracy" in examine_in(runner, CaseSpec((2, 3)), ("accuracy",), 20.0).looked
             assert asked == [*[child.load] * 3, child.call]
             assert runner.started == 1
+        assert runner._child is None or error is None, "none that has loaded nothing waits for the next call"
     finally:
         runner.close()
 

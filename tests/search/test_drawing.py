@@ -15,8 +15,9 @@ from verify_norm.core.geometry import size
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.search import drawing as drawing_module
 from verify_norm.search.crew import Lane
-from verify_norm.search.drawing import EXPLORED, LARGE, USUAL, Drawing, planned
+from verify_norm.search.drawing import EXPLORED, LARGE, LARGE_SHARE, OTHERS, USUAL, Drawing
 from verify_norm.search.examine import examine
 from verify_norm.search.pace import Pace, cost
 from verify_norm.search.search import search
@@ -29,7 +30,7 @@ def parts(seconds, op, settings=SETTINGS, *, frozen=False):
     """The cases of each part, and how many were left out, for a kernel that takes so long for 300 rows."""
     found, left_out, pace = [], [], Pace("cpu", 60.0)
 
-    def one(lane, spec):
+    def one(lane, spec, others):
         lane.enter(spec)
         return {"error/bound": spec.seed % 7}
 
@@ -56,10 +57,10 @@ def test_a_slow_kernel_meets_the_same_cases_without_the_large_ones(op):
     large = [spec for spec in fast if spec not in slow]
     assert [spec for spec in fast if spec not in large] == slow
     assert not none
-    assert len(left_out) == len(fast) - len(slow) == planned(SETTINGS) - SETTINGS.examples
+    assert len(left_out) == len(fast) - len(slow) == SETTINGS.examples // LARGE_SHARE
     elements, rows = USUAL["cpu"]
     sizes = [size(spec, OPS[op]) for spec in large]
-    assert all(one[0] > rows or one[1] > elements for one in sizes)
+    assert all(one[0] > rows or one[1] >= elements for one in sizes)
 
 
 def test_a_run_has_the_first_large_cases_and_usual_ones_of_its_types_and_frozen_inputs():
@@ -70,9 +71,9 @@ def test_a_run_has_the_first_large_cases_and_usual_ones_of_its_types_and_frozen_
         assert not left_out
         return [spec for cases in found for spec in cases]
 
-    every, count = cases(), planned(settings) - 48
+    every, count = cases(), 48 // LARGE_SHARE
     large, usual = every[:count], every[count:]
-    first = corners.wide(op, SETTINGS.dtypes, frozen=True)[: planned(settings) - 48]
+    first = corners.wide(op, SETTINGS.dtypes, frozen=True)[:count]
     assert large == sorted(first, key=lambda spec: cost(size(spec, op)))
     assert len(usual) == 48
     assert {spec.dtype for spec in usual} == set(SETTINGS.dtypes)
@@ -85,7 +86,7 @@ def test_a_run_has_the_first_large_cases_and_usual_ones_of_its_types_and_frozen_
 @pytest.mark.slow
 def test_explorations_differ_and_each_is_the_same_alone():
     """So that processes can share them: none waits for what another one finds."""
-    settings = replace(SETTINGS, examples=2 * EXPLORED + 9)
+    settings = replace(SETTINGS, examples=2 * EXPLORED["cpu"] + 9)
     usual = [cases for cases in parts(100.0, "rmsnorm_fwd", settings)[0] if len(cases) > 1]
     assert [len(cases) for cases in usual] == [70, 70, 69]
     one, two, three = map(set, usual)
@@ -148,7 +149,7 @@ def test_a_right_kernel_passes_in_large_cases_and_one_that_is_slow_for_a_row_mee
         return EXACT(x, weight, bias, eps, normalized_shape)
 
     kernel = Kernel("k", "layernorm_fwd", run=right)
-    options = Settings(("float32",), ("accuracy",), examples=40, seconds=60.0, isolate=False)
+    options = Settings(("float32",), ("accuracy",), examples=80, seconds=60.0, isolate=False)
     of_a_row = 0.0
     assert search(kernel, options).ok
     assert max(rows) >= 16384
@@ -167,13 +168,32 @@ def drawing(settings, pace=None, one=None, op="rmsnorm_fwd", frozen=False):
     return drawn, left_out
 
 
-def test_one_large_case_is_planned_for_six_usual_ones():
-    assert [planned(Settings(examples=n)) for n in (0, 5, 6, 200)] == [0, 5, 7, 233]
+def test_one_large_case_is_planned_for_five_usual_ones():
+    assert [drawing(Settings(examples=n))[0].planned(n) for n in (0, 4, 5, 200)] == [0, 4, 6, 240]
+
+
+@pytest.mark.parametrize(("others", "shapes", "planned"), [(0, 50, 60), (3, 13, 57), (7, 7, 61)])
+def test_a_random_case_counts_with_its_others_and_large_ones_have_none(others, shapes, planned):
+    asked, lane = [], Lane(None, None)
+    settings = replace(SETTINGS, examples=50, tables=False)
+    drawn, _ = drawing(
+        settings, Pace("cpu", 60.0, [((300, 10**5), 0.0, 0.0)]), lambda *given: asked.append(given) or {}
+    )
+    drawn.others = others
+    assert drawn.planned(50) == planned
+    for part in drawn.parts(50):
+        part(lane)
+    large = [count for _, spec, count in asked if drawn.is_large(spec)]
+    usual = [count for _, spec, count in asked if not drawn.is_large(spec)]
+    assert usual == [others] * shapes
+    assert large == [0] * (50 // (10 if others else 5))
 
 
 @pytest.mark.parametrize("op", ["rmsnorm_fwd", "groupnorm_bwd", "batchnorm_fwd"])
 def test_the_table_of_large_cases_is_planned_whole_and_random_ones_follow(op):
-    count = planned(Settings()) - Settings().examples
+    drawn, _ = drawing(Settings())
+    drawn.others = min(OTHERS.values())
+    count = drawn.large_ones
     assert len(corners.wide(OPS[op], Settings().dtypes)) + 20 < count
 
 
@@ -202,13 +222,15 @@ def test_a_run_without_tables_draws_its_large_cases():
 def test_each_exploration_has_its_share_and_its_seed(monkeypatch):
     explored = []
     monkeypatch.setattr(
-        strategies, "explore", lambda strategy, one, *, examples, seed: explored.append((examples, seed))
+        drawing_module, "explore", lambda strategy, one, *, examples, seed: explored.append((examples, seed))
     )
     drawn, _ = drawing(replace(SETTINGS, tables=False, examples=209, seed=7), one=print)
-    for part in drawn.parts(209):
-        part(None)
+    lanes = [Lane(None, None) for _ in range(9)]
+    for part, lane in zip(drawn.parts(209), lanes, strict=True):
+        part(lane)
+    assert [lane.exploration for lane in lanes] == [0, 1, 2, 0, 1, 2, 3, 4, 5]
     usual = [(70, 7), (70, 7 + 2**32), (69, 7 + 2**33)]
-    assert explored == [*usual, *((share, 7 + number * 2**32) for number, share in enumerate((7, 7, 7, 7, 6)))]
+    assert explored == [*usual, *((share, 7 + number * 2**32) for number, share in enumerate((7, 7, 7, 7, 7, 6)))]
 
 
 @pytest.mark.parametrize(("device", "gpu"), [("cpu", False), ("cuda:0", True)])
@@ -249,7 +271,7 @@ def test_large_cases_run_while_it_is_early_and_the_others_wait(waiting):
     drawn.wide(lane, SMALL)
     drawn.wide(lane, CaseSpec((400, 2**13)))  # of 0.3 s: it would end too late
     drawn.wide(lane, MIDDLE)  # of 0.16 s
-    assert ran == [(lane, spec) for spec in (SMALL, SMALL, MIDDLE)]
+    assert ran == [(lane, spec, 0) for spec in (SMALL, SMALL, MIDDLE)]
     now[0] = 107.45
     drawn.wide(lane, SMALL)
     assert len(ran) == 3
@@ -267,7 +289,7 @@ def test_what_waits_runs_where_time_is_left_and_what_did_not_is_said(waiting):
         drawn.wide(lane, spec)
     for spec in (SMALL, MIDDLE, HUGE):
         drawn.late(lane, spec)
-    assert ran == [(lane, SMALL), (lane, MIDDLE)], "each once"
+    assert ran == [(lane, SMALL, 0), (lane, MIDDLE, 0)], "each once"
     late = "no time was left for large cases in 60 s (--seconds)"
     assert left_out == [(lane, late, HUGE)], "it would take longer"
     drawn.left = lambda: inf
@@ -289,7 +311,7 @@ def test_what_waits_has_its_time_in_the_midst_of_random_cases(monkeypatch):
     now, ran = [0.0], []
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
-    def one(lane, spec):
+    def one(lane, spec, others):
         now[0] += 0.3 * (spec in few)
         ran.append(spec)
         return {"error/bound": 0.0}
@@ -297,7 +319,7 @@ def test_what_waits_has_its_time_in_the_midst_of_random_cases(monkeypatch):
     settings = Settings(("float32",), examples=300, seconds=60.0)
     op = OPS["groupnorm_fwd"]
     table = corners.wide(op, settings.dtypes)
-    few = table[: planned(settings) - 300]
+    few = table[: 300 // LARGE_SHARE]
     drawn, _ = drawing(settings, Pace("cpu", 60.0, [((10**6, 10**7), 0.3, 0.3)]), one, op.name)
     drawn.left = lambda: 60.0 - now[0]
     for part in drawn.parts(300):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from verify_norm.cases import values
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
@@ -15,7 +16,7 @@ from verify_norm.running.isolate import InProcess
 from verify_norm.search import sweep
 from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew, Lane, Over, at_once
-from verify_norm.search.drawing import LARGE_SHARE
+from verify_norm.search.drawing import OTHERS
 from verify_norm.search.examine import NO_MEMORY, Examined
 from verify_norm.search.pace import Pace
 from verify_norm.search.sweep import HANGS, Sweep
@@ -82,6 +83,32 @@ def test_a_random_case_that_ran_before_shows_nothing_new(swept):
     assert made.met == 4
 
 
+def test_others_of_a_shape_follow_a_random_case_and_new_ones_where_it_comes_again(swept):
+    made, state, ran, _ = swept(lambda spec: {"tallies": (Tally("y", "float32", ratio=spec.shape[1] / 2),)})
+    lane = Lane(state.runner, at_once)
+    shown = [made.drawn(lane, spec, 2) for spec in (SPECS[0], SPECS[1], SPECS[0])]
+    op = OPS["rmsnorm_fwd"]
+    few = [list(values.others(spec, op, range(4))) for spec in SPECS[:2]]
+    assert ran == [SPECS[0], *few[0][:2], SPECS[1], *few[1][:2], *few[0][2:]]
+    assert shown == [{"error/bound": ratio} for ratio in (0.5, 1.0, 0.0)]
+    assert made.met == 9
+
+
+def test_explorations_that_draw_one_shape_give_it_other_values(swept):
+    made, state, ran, _ = swept()
+    for number in (0, 1):
+        made.drawn(Lane(state.runner, at_once, exploration=number), SPECS[0], 3)
+    assert len(ran) == 8
+    assert len(set(ran)) == 7, "the case itself comes twice"
+
+
+def test_what_the_kernel_refuses_has_no_others(swept):
+    made, state, ran, _ = swept(lambda spec: {"unsupported": "no", "tallies": ()})
+    made.drawn(Lane(state.runner, at_once), SPECS[0], 5)
+    assert ran == SPECS[:1]
+    assert made.met == 6
+
+
 def test_a_case_that_two_processes_drew_counts_once(swept):
     made, state, _, _ = swept()
     for _ in range(2):
@@ -95,8 +122,9 @@ def test_random_cases_come_last_and_are_told_from_the_others(swept, monkeypatch)
     drawn = []
     made.run([])
     assert ran[:5] == SPECS[:5]
-    assert drawn == [False] * 5 + [True] * (7 - 3 + 7 // LARGE_SHARE)
-    assert state.planned == made.met == 2 + 7 + 7 // LARGE_SHARE
+    assert drawn == [False] * 5 + [True] * len(drawn[5:])
+    assert len(drawn[5:]) in range(1, 1 + OTHERS["cpu"] + 1), "one shape, with others unless they are alike"
+    assert state.planned == made.met == 2 + 3 + 1 + OTHERS["cpu"]
 
 
 @pytest.mark.parametrize("hung", [HANGS - 1, HANGS, HANGS + 1])
@@ -261,6 +289,9 @@ def test_the_cases_in_which_pairs_meet_are_those_beside_the_table_and_random_one
         def __init__(self, *given):
             drawings.append([given])
 
+        def planned(self, usual_ones):
+            return 3 * usual_ones
+
         def parts(self, usual_ones):
             drawings[-1].append(usual_ones)
             return []
@@ -271,9 +302,11 @@ def test_the_cases_in_which_pairs_meet_are_those_beside_the_table_and_random_one
     made.run([])
     types = state.settings.dtypes
     assert asked == [(state, types, tuple(SPECS[:3]))]
-    given = (OPS["rmsnorm_fwd"], types, state.settings, state.pace, made.drawn, made.leave_out, True, made.left)
+    functions = made.drawn, made.leave_out
+    given = (OPS["rmsnorm_fwd"], types, state.settings, state.pace, *functions, True, OTHERS["cpu"], made.left)
     assert drawings == [[given, 9 - 2]]
     assert ran == SPECS[:5]
+    assert state.planned == 3 + 2 + 3 * 7
 
 
 def test_a_large_case_is_judged_by_the_size_of_its_batch(swept):

@@ -9,8 +9,9 @@ from typing import get_args, get_type_hints
 import pytest
 from hypothesis.internal.conjecture.data import ConjectureData
 
-from verify_norm.cases import axes, covering, placement, strategies
+from verify_norm.cases import axes, covering, placement
 from verify_norm.cases.corner_lines import THIRD
+from verify_norm.cases.exploration import whatever_is_imported
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
 from verify_norm.core.settings import Settings
@@ -153,5 +154,5 @@ def default_run(op, *, frozen):
 def drawn(strategy, count):
     """Return what a strategy draws, each anew."""
     numbers = Random(0)
-    with strategies.whatever_is_imported:
+    with whatever_is_imported:
         return [ConjectureData(random=numbers).draw(strategy) for _ in range(count)]

@@ -21,7 +21,7 @@ import numpy as np
 from verify_norm.auditing.model import Hunt, Worst
 from verify_norm.cases import further_runs, make, strategies
 from verify_norm.cases.corners import corners
-from verify_norm.cases.strategies import MOST, explore
+from verify_norm.cases.exploration import MOST, explore
 from verify_norm.core import geometry, judge, packages
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.ops import OPS

@@ -1,25 +1,20 @@
-"""Hypothesis strategies that draw specs instead of arrays, and the exploration that steers towards large values."""
+"""Hypothesis strategies that draw specs instead of arrays."""
 
-import random
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
-from typing import Any, get_args, get_type_hints
+from typing import Any
 from zlib import crc32
 
-import hypothesis
-import numpy as np
 from hypothesis import strategies as st
-from hypothesis.internal.conjecture import providers
 
-from verify_norm.cases import axes, further_runs
-from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LONG, OUTPUT_SCALES, STRONG, THIRD
-from verify_norm.cases.corners import exponent, freezable, most_of
+from verify_norm.cases import axes, further_runs, values
+from verify_norm.cases.corner_lines import DROPOUTS, LONG, OUTPUT_SCALES, THIRD
+from verify_norm.cases.corners import freezable, most_of
 from verify_norm.core import geometry, ways
-from verify_norm.core.geometry import differentiable, refusal, size, specials, thawed
-from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
+from verify_norm.core.geometry import differentiable, size, thawed
+from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Tensor
 
 # Row lengths: powers of two, their neighbours, odd numbers, tile edges, and hidden sizes of models.
 _LENGTHS = (
@@ -33,79 +28,27 @@ _ROWS = (
     *(0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 63, 64, 65, 95, 97, 127, 128, 129, 255, 256, 257, 1000, 4097),
     *(1025, 16384, 65537, 2**18 + 1, 2**20),
 )
-_EPS = (1e-5, 1e-5, 1e-6, 1e-12, 1e-3, 1e-1, 0.0, 1e3, 1.5e-5, 3e-8, 2.0**-7)
-_OFFSETS = (0.0, 0.0, 1.0, -10.0, 100.0, -1e3, 1e4)
-_SCALES = {  # log2: none, small beside every eps, squares underflow, subnormals, near overflow, the largest
-    "float16": (0, 0, 0, 0, -8, -12, -15, -20, 11, 16),
-    "float32": (0, 0, 0, 0, -20, -70, -127, -140, 60, 125, 128),
-    "bfloat16": (0, 0, 0, 0, -20, -70, -127, -131, 60, 125, 128),
-}
-_DY_SCALES = {dtype: (*(0, 0, 0, -12, 10) * 3, exponent(FAINT, dtype), exponent(STRONG, dtype)) for dtype in _SCALES}
 # In one case of four a gradient has the layout of its tensor: kernels often take another path for it.
 _ALIKE = tuple(layout for layout in LAYOUTS if layout not in ("contiguous", "scalar"))
 _WEIGHT_TYPES = {"float32": (None,) * 6 + ("float16", "bfloat16")}  # of an x of this type
 # Leading dimensions besides the rows: small numbers, and heads: of some the reciprocal in float32 is too small.
 _LEADING = (1, 2, 3) * 4 + (8, 12, 16, 32, 40, 41, 47, 48, 55, 61, 64, 96, 128)
 _MOMENTA = (0.1, 0.1, 1e-3, 0.9, 1.0, 0.0)
-_PLACES = get_args(get_type_hints(CaseSpec)["special_at"])
 # Groups, channels of each, and channels of norms without groups: small numbers, and those of models.
 _GROUPS = (1, 2, 3, 4, 8, 32, 1, 2, 3, 4, 6, 16, 64)
 _WIDTHS = (1, 2, 3, 5, 10, 20, 4, 6, 7, 8, 9, 16, 30, 40, 60, 64, 80)
 _CHANNELS = (1, 2, 3, 5, 8, 32, 16, 64, 128, 256, 512, 96, 672, 1280, 2560)
 _TILES = (8, 16, 64, 128, 256)  # a length may be any multiple of one: a loop may be right for an even number of tiles
-MOST = 1e6  # Hypothesis takes finite numbers; a larger one is as good as this
-
-
-class _WhateverIsImported:
-    """Lets a seed draw the same cases, whatever modules are imported, in several threads at the same time.
-
-    Hypothesis also draws the constants that it finds in imported modules of the user. A change of a constant in the
-    kernel's module would change all cases, and no run could be compared with an earlier one. Python's and NumPy's own
-    generators, which Hypothesis seeds and restores in each thread, are as before when the last thread leaves.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-        self._kept: dict[str, Any] = {}
-        self._generators: tuple[Any, Any] = (None, None)
-
-    def __enter__(self) -> None:
-        """Let Hypothesis know no constants of modules."""
-        with self._lock:
-            self._inside += 1
-            if self._inside > 1:
-                return
-            self._generators = random.getstate(), np.random.get_state()  # noqa: NPY002 — the one that all share
-            self._kept = {name: getattr(providers, name, None) for name in ("_get_local_constants", "CONSTANTS_CACHE")}
-            if None in self._kept.values():  # an older or newer Hypothesis
-                self._kept = {}
-                return
-            none = type(providers.GLOBAL_CONSTANTS)()
-            providers._get_local_constants = lambda: none
-            providers.CONSTANTS_CACHE = type(providers.CONSTANTS_CACHE)(1024)  # of the constants allowed in each place
-
-    def __exit__(self, *_: object) -> None:
-        """Restore what was there before the first thread."""
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                for name, value in self._kept.items():
-                    setattr(providers, name, value)
-                random.setstate(self._generators[0])
-                np.random.set_state(self._generators[1])  # noqa: NPY002
-
-
-whatever_is_imported = _WhateverIsImported()
 
 
 @lru_cache(None, typed=True)
-def _one_of(*values: Any) -> st.SearchStrategy[Any]:
-    return st.sampled_from(values)
+def _one_of(*some: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from(some)
 
 
-def _among(values: Iterable[Any]) -> st.SearchStrategy[Any]:
-    """Return the strategy of these values, made once: Hypothesis spends most of a draw on looking at a new strategy."""
-    return _one_of(*values)
+def _among(some: Iterable[Any]) -> st.SearchStrategy[Any]:
+    """Return the strategy of some values, made once: Hypothesis spends most of a draw on looking at a new strategy."""
+    return _one_of(*some)
 
 
 @lru_cache(None)
@@ -130,8 +73,12 @@ def specs(
     Further runs take the ways of a GPU with `gpu`, of torch's autograd with `frozen`. One case in four has its number
     of rows drawn first. There are at most `rows`: an interpreter takes time for each.
     """
+
+    def choose(some: Iterable[Any]) -> Any:
+        return draw(_among(some))
+
     shape, options = draw(_shape(op, elements, rows))
-    dtype = draw(_among(dtypes))
+    dtype = choose(dtypes)
     names = {tensor.name for tensor in op.inputs}
     ndim = options.get("normalized_ndim", 1)
     alike = draw(_one_in_four(_ALIKE, None))
@@ -140,19 +87,19 @@ def specs(
         for field, tensor in geometry.layouts_drawn(op).items()
     }
     if "weight_offset" in op.attrs:
-        options["weight_offset"] = draw(_among((0.0, 1.0, THIRD, -0.25)))
+        options["weight_offset"] = choose((0.0, 1.0, THIRD, -0.25))
     if any(tensor.extent == "sample" for tensor in op.inputs):
-        options["modulation"] = draw(_among(axes.MODULATIONS))
-        if len(shape) == 1 + ndim and draw(_among((False, True))):
+        options["modulation"] = choose(axes.MODULATIONS)
+        if len(shape) == 1 + ndim and choose((False, True)):
             shape = (1, *shape)  # rows are the tokens of one sample
     if "dropout_p" in op.attrs:
-        options["dropout_p"] = draw(_among(DROPOUTS))
+        options["dropout_p"] = choose(DROPOUTS)
     if "variance_size" in op.attrs:
-        options["variance_size"] = draw(_among((None, 1, 2, 7, 64, LONG, most_of(prod(shape[-ndim:])))))
+        options["variance_size"] = choose((None, 1, 2, 7, 64, LONG, most_of(prod(shape[-ndim:]))))
     if any(tensor.extent == "position" for tensor in op.inputs):
-        options["rotary"] = draw(_among(tuple(geometry.ROTARY)))
+        options["rotary"] = choose(tuple(geometry.ROTARY))
     if op.scaled:
-        options["scale"] = draw(_among(OUTPUT_SCALES))
+        options["scale"] = choose(OUTPUT_SCALES)
     if op.view == "channels":
         options |= draw(_mode(shape))
     if frozen and freezable(op):
@@ -160,26 +107,20 @@ def specs(
     spec = CaseSpec(
         shape=shape,
         dtype=dtype,
-        weight_dtype=draw(_among(_WEIGHT_TYPES.get(dtype, (None, "float32")))),
-        eps=draw(_among(_EPS)),
-        data=draw(_among(FAMILIES)),
-        offset=draw(_among(_OFFSETS)),
-        log2_scale=draw(_among(_SCALES[dtype])),
-        dy_data=draw(_among(COTANGENTS[:1] * 12 + COTANGENTS)) if "dy" in names else "random",
-        dy_log2_scale=draw(_among(_DY_SCALES[dtype])),
-        weight=draw(_among((True, True, True, False))),
-        weight_data=draw(_among(WEIGHTS[:1] * 6 + WEIGHTS)),
-        bias="bias" not in names or draw(_among((True, True, True, False))),
+        weight_dtype=choose(_WEIGHT_TYPES.get(dtype, (None, "float32"))),
+        weight=choose((True, True, True, False)),
+        bias="bias" not in names or choose((True, True, True, False)),
         dresidual_out="dresidual_out" not in names or draw(st.booleans()),
-        seed=draw(st.integers(0, 2**16)),
+        seed=draw(st.integers(0, values.SEEDS)),
+        **values.chosen(choose, op, dtype),
         **options,
     )
     spec = geometry.needed(spec, op)
-    spec = replace(spec, **draw(_special(spec, op)))
+    spec = replace(spec, **values.special(choose, spec, op))
     if geometry.aliases(op):
-        spec = geometry.aliased(replace(spec, alias=draw(_among(("",) * 32 + geometry.aliases(op)))), op)
+        spec = geometry.aliased(replace(spec, alias=choose(("",) * 32 + geometry.aliases(op))), op)
     if batches := _batches(spec, op, 16 * elements, rows):
-        spec = replace(spec, batch=draw(_among((0,) * 15 * len(batches) + batches)))
+        spec = replace(spec, batch=choose((0,) * 15 * len(batches) + batches))
     # Where Hypothesis climbs it repeats the numbers of one case, so this one is a digest, which any change makes anew.
     number = crc32(repr(spec).encode())
     spec = further_runs.drawn(thawed(spec, differentiable(op)), number, op)
@@ -192,16 +133,6 @@ def _batches(spec: CaseSpec, op: Op, elements: int, rows: int) -> tuple[int, ...
         return ()
     one, each = (n // spec.shape[0] for n in size(spec, op))
     return tuple(m for m in _ROWS if spec.shape[0] < m and m * one <= rows and m * each <= elements)
-
-
-@st.composite
-def _special(draw: st.DrawFn, spec: CaseSpec, op: Op) -> dict[str, Any]:
-    """Draw a special value in one case of nine, where some input of the case can hold it."""
-    special = draw(_among((None,) * 32 + ("nan", "inf", "-inf", "nan+inf")))
-    at = {"special": special, "special_at": draw(_among(_PLACES))}
-    inputs = [{**at, "special_in": name} for name in specials(op)]
-    able = [one for one in inputs if refusal(replace(spec, **one), op) is None]
-    return draw(st.sampled_from(able)) if special and able else {}
 
 
 @lru_cache(4096)
@@ -307,31 +238,3 @@ def _space(draw: st.DrawFn, most: int) -> tuple[int, ...]:
         return (size,) * rank
     side = max(int(size ** (1 / rank)), 1)
     return (side,) * (rank - 1) + (max(size // side ** (rank - 1), 1),)
-
-
-def explore(
-    strategy: st.SearchStrategy[CaseSpec], one: Callable[[CaseSpec], Mapping[str, float]], *, examples: int, seed: int
-) -> None:
-    """Draw `examples` specs and call `one` with each; it returns the values to maximize, by label.
-
-    The same strategy, seed and returned values draw the same specs. To end early, `one` raises a BaseException that is
-    no Exception: Hypothesis does not try to reproduce it.
-    """
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        derandomize=False,
-        phases=(hypothesis.Phase.generate, hypothesis.Phase.target),
-        suppress_health_check=list(hypothesis.HealthCheck),
-        verbosity=hypothesis.Verbosity.quiet,
-    )
-    @hypothesis.given(strategy)
-    def attempt(spec: CaseSpec) -> None:
-        for label, value in one(spec).items():
-            hypothesis.target(min(value, MOST), label=label)
-
-    with whatever_is_imported:
-        attempt()

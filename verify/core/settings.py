@@ -18,7 +18,7 @@ class Settings:
 
     dtypes: tuple[str, ...] = KERNEL_DTYPES  # of x
     checks: tuple[str, ...] = ()  # names; all that apply if there are none
-    examples: Count = 600  # cases after the corner table: all pairs of choices, then random ones
+    examples: Count = 1500  # cases after the corner table: all pairs of choices, then random ones
     tables: bool = True  # whether the corner table, all pairs of choices and the table of large cases run
     seconds: Seconds = 55.0  # for the whole search
     seed: Count = 0  # of the random cases

@@ -17,7 +17,7 @@ from verify_norm.running import patience
 from verify_norm.running.runners import Runner
 from verify_norm.search import planning, sweep
 from verify_norm.search.crew import Lane, Over, at_once
-from verify_norm.search.drawing import Drawing, planned
+from verify_norm.search.drawing import Drawing
 from verify_norm.search.pace import Pace
 from verify_norm.search.sweep import Progress
 
@@ -97,7 +97,9 @@ class Walk:
         table, large = self.pace.parted((replace(spec, batch=0) for spec in corner), op)
         table += [*shaped, *onset.scan(op, dtypes, settings.device)]
         self.corners = len(table) + len(large)
-        self.planned = self.corners + planned(settings) * bool(dtypes)
+        one, leave_out = (lambda _, spec, __: self.one(spec)), (lambda _, slow, spec: self.leave_out(slow, spec))
+        drawing = Drawing(op, dtypes, settings, self.pace, one, leave_out, frozen, left=self.left)
+        self.planned = self.corners + drawing.planned(settings.examples) * bool(dtypes)
         try:
             for number, spec in enumerate((*table, *large)):
                 if number >= len(table) and not self.pace.allows(size(spec, op)):
@@ -108,8 +110,6 @@ class Walk:
                 self.one(spec)
                 self.corners_done += 1
             if dtypes and settings.examples:
-                one, leave_out = (lambda _, spec: self.one(spec)), (lambda _, slow, spec: self.leave_out(slow, spec))
-                drawing = Drawing(op, dtypes, settings, self.pace, one, leave_out, frozen, self.left)
                 for part in drawing.parts(settings.examples):
                     part(Lane(self.runners[0], at_once))
         except Over as over:

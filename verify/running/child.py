@@ -83,6 +83,8 @@ def load(device: str, target: str, record: bytes, page: str, stack: str) -> None
     if device == "cpu":
         patch.enable()
         resource.setrlimit(resource.RLIMIT_DATA, (int(MEMORY * memory()), resource.RLIM_INFINITY))
+    else:
+        torch.set_num_threads(1)  # what is on the CPU is small, and threads of several processes hinder each other
     with open(page, "r+b") as file:
         shared = mmap.mmap(file.fileno(), PAGE)
     stacks.answer(stack)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
-REACHED = 5_000  # objects that a search for containers looks at
+REACHED = 3_000  # objects that a search for containers looks at
 SIZED = (dict, list, set, deque)
+ATOMS = frozenset({str, bytes, int, float, complex, bool, type(None)})  # which refer to nothing
 OURS = "verify_norm."  # our own functions: of these only what they enclose, the kernel, is looked into
 OUR_KERNELS = "verify_norm.kernels"
 
@@ -52,7 +53,7 @@ def containers(kernel: Callable[..., Any], *others: Any) -> dict[int, Container]
             found[id(item)] = Container(name or type(item).__name__, item)
         elif hasattr(type(item), "cache_info"):
             found[id(item)] = Container(f"the cache of {getattr(item, '__name__', name)}", item)
-        reached.extend(_referents(item, name, home))
+        reached.extend(pair for pair in _referents(item, name, home) if type(pair[0]) not in ATOMS)
     return found
 
 

@@ -151,6 +151,9 @@ class Isolated:
             why = f"it did not return within {LOADING:.3g} s"
         except (EndedError, UsageError) as error:
             why = str(error)
+        except Exception:  # of the device
+            self.fresh()  # the next call finds no child that has loaded nothing
+            raise
         else:
             self.started += 1
             self.starting += now() - began

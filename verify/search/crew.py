@@ -7,7 +7,7 @@ order of the parts, as if there were one process: so a run finds the same whatev
 
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -40,11 +40,15 @@ class Over(BaseException):
 
 @dataclass(slots=True)
 class Lane:
-    """Where a part runs: the process that examines its cases, what takes its results, and the cases it has drawn."""
+    """Where a part runs: the process that examines its cases, what takes its results, and how often it drew each.
+
+    `exploration` is the number of its exploration: each draws other values for the shapes that all of them draw.
+    """
 
     runner: Runner
     enter: Callable[[Event], None]
-    drawn: set[CaseSpec] = field(default_factory=set)
+    drawn: Counter[CaseSpec] = field(default_factory=Counter)
+    exploration: int = 0
 
 
 Part = Callable[[Lane], object]

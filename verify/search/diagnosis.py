@@ -16,7 +16,8 @@ from math import prod
 from typing import Any
 
 from verify_norm.cases import allowance, make
-from verify_norm.cases.strategies import explore, specs
+from verify_norm.cases.exploration import explore
+from verify_norm.cases.strategies import specs
 from verify_norm.core import contracts, judge
 from verify_norm.core.diagnosis import Allowance, Diagnosis
 from verify_norm.core.finding import Finding

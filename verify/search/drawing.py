@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis.strategies import SearchStrategy
 
 from verify_norm.cases import corners, strategies
+from verify_norm.cases.exploration import explore
 from verify_norm.core.geometry import repeated, size
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Op
@@ -23,34 +24,32 @@ from verify_norm.search.pace import SPARE, Pace, Size, cost
 # Elements of x and rows. A kernel in Triton's interpreter runs usual cases in the time of a run; torch also large ones.
 USUAL = {"cpu": (2**14, 300), "cuda": (2**19, 2**16 + 1)}
 LARGE = {"cpu": (2**18, 2**16 + 1), "cuda": (2**23, 2**20)}
-LARGE_SHARE = 6  # one large case for this number of usual ones
-# Cases of one exploration at most. In one that is longer, cases climb higher, and one process runs them all; large ones
+LARGE_SHARE = 5  # one large case for this number of usual ones, or for twice as many if they come with others
+# A random case comes with others of its shape and types, for which nothing is built anew, and without further runs.
+OTHERS = {"cpu": 3, "cuda": 7}
+# Shapes of one exploration at most. In a longer one, cases climb higher, and one process runs them all; large ones
 # climb nothing.
-EXPLORED, EXPLORED_LARGE = 100, 8
+EXPLORED, EXPLORED_LARGE = {"cpu": 100, "cuda": 18}, 8
 SEEDS = 2**32  # between the seeds of two explorations, so that another seed of a run shares none
-
-
-def planned(settings: Settings) -> int:
-    """Return how many cases `Drawing.parts` have."""
-    return settings.examples + settings.examples // LARGE_SHARE
 
 
 @dataclass(slots=True)
 class Drawing:
     """Random and large cases of an operator.
 
-    `one` runs a case and returns what random ones maximize; `leave_out` counts one that takes too long, with a reason;
-    `left` returns the seconds that the run has left. Cases of the table for which it is too late at first are `waiting`
-    for the end of the others.
+    `one` runs a case and so many others of its shape and types, and returns what random ones maximize: those of usual
+    size have `others`. `leave_out` counts a case that takes too long, with a reason; `left` returns the seconds that
+    the run has left. Cases of the table for which it is too late at first are `waiting` for the end of the random ones.
     """
 
     op: Op
     dtypes: tuple[str, ...]
     settings: Settings
     pace: Pace
-    one: Callable[[Lane, CaseSpec], Mapping[str, float]]
+    one: Callable[[Lane, CaseSpec, int], Mapping[str, float]]
     leave_out: Callable[[Lane, str, CaseSpec], None]
     frozen: bool
+    others: int = 0
     left: Callable[[], float] = lambda: inf
     until: float = inf  # when it is too late for the cases of the table, at first
     waiting: set[CaseSpec] = field(default_factory=set)
@@ -62,7 +61,7 @@ class Drawing:
         has another share of the time in the midst of the random cases of usual size, and what is left behind them.
         """
         device = kind(self.settings.device)
-        count = self.settings.examples // LARGE_SHARE
+        count = self.large_ones
         table = (
             corners.wide(self.op, self.dtypes, frozen=self.frozen, gpu=device != "cpu") if self.settings.tables else []
         )
@@ -73,7 +72,7 @@ class Drawing:
             strategies.specs(self.op, self.dtypes, elements, frozen=self.frozen, gpu=device != "cpu", rows=rows)
             for elements, rows in (USUAL[device], LARGE[device])
         )
-        some = list(self.explorations(usual, self.one, usual_ones, EXPLORED))
+        some = list(self.explorations(usual, self.usual, self.shapes(usual_ones), EXPLORED[device]))
         yield from some[: len(some) // 2]
         for number, spec in enumerate(table):
             yield partial(self.again, spec=spec, anew=not number)
@@ -82,6 +81,23 @@ class Drawing:
             yield partial(self.late, spec=spec)
         yield from self.explorations(large.filter(self.is_large), self.large, count - len(table), EXPLORED_LARGE)
 
+    @property
+    def large_ones(self) -> int:
+        """The number of large cases."""
+        return self.settings.examples // (LARGE_SHARE * (2 if self.others else 1))
+
+    def shapes(self, usual_ones: int) -> int:
+        """Return how many shapes are drawn for so many random cases of usual size."""
+        return -(-max(usual_ones, 0) // (1 + self.others))
+
+    def planned(self, usual_ones: int) -> int:
+        """Return how many cases `parts` have."""
+        return self.shapes(usual_ones) * (1 + self.others) + self.large_ones
+
+    def usual(self, lane: Lane, spec: CaseSpec) -> Mapping[str, float]:
+        """Run a random case of usual size, with others of its shape and types."""
+        return self.one(lane, spec, self.others)
+
     def explorations(
         self, strategy: SearchStrategy[CaseSpec], one: Callable[[Lane, CaseSpec], Any], examples: int, most: int
     ) -> Iterator[Part]:
@@ -89,10 +105,11 @@ class Drawing:
         for number in range(count := -(-max(examples, 0) // most)):
             share, seed = len(range(number, examples, count)), self.settings.seed + number * SEEDS
 
-            def explore(lane: Lane, share: int = share, seed: int = seed) -> None:
-                strategies.explore(strategy, partial(one, lane), examples=share, seed=seed)
+            def exploration(lane: Lane, number: int = number, share: int = share, seed: int = seed) -> None:
+                lane.exploration = number
+                explore(strategy, partial(one, lane), examples=share, seed=seed)
 
-            yield explore
+            yield exploration
 
     def is_large(self, spec: CaseSpec) -> bool:
         """Return whether a case is larger than those of usual size."""
@@ -111,7 +128,7 @@ class Drawing:
         if not self.pace.fits(wanted := self.size(spec)) or now + self.pace.expected(wanted) > self.until:
             self.waiting.add(spec)
         else:
-            self.one(lane, spec)
+            self.one(lane, spec, 0)
 
     def again(self, lane: Lane, spec: CaseSpec, *, anew: bool) -> None:
         """Do the same with a case that waits; the time of such cases begins `anew` with the first of them."""
@@ -134,7 +151,7 @@ class Drawing:
     def large(self, lane: Lane, spec: CaseSpec) -> Mapping[str, float]:
         """Run a large case if the kernel's time allows it; return nothing to maximize."""
         if self.pace.fits(self.size(spec)):
-            self.one(lane, spec)
+            self.one(lane, spec, 0)
         else:
             self.leave_out(lane, f"a large case would take {self.pace.over(self.pace.most)}", spec)
         return {}

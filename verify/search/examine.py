@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -199,7 +200,7 @@ def _examine(
     given = [tensor.name for tensor in op.inputs if tensor.role != "saved"]
     yielded: list[tuple[str, object]] = []
     looked, left_out = [], []
-    with left([], case.arguments):  # further runs put back but a part of it
+    with left([], case.arguments) if spec.further else nullcontext():  # further runs put back but a part of it
         for name in checks:
             if CHECKS[name].looks(ran):
                 announce(name)

@@ -7,7 +7,7 @@ from functools import partial
 from math import inf, prod
 from threading import Lock
 
-from verify_norm.cases import covering, further_runs
+from verify_norm.cases import covering, further_runs, values
 from verify_norm.core import geometry
 from verify_norm.core.coverage import out_of_time
 from verify_norm.core.finding import Finding
@@ -18,12 +18,13 @@ from verify_norm.running import patience
 from verify_norm.running.runners import Runner
 from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew, Lane, Over, Part
-from verify_norm.search.drawing import Drawing, planned
+from verify_norm.search.drawing import OTHERS, Drawing
 from verify_norm.search.examine import NO_MEMORY, Examined, examine_in
 from verify_norm.search.planning import corner_table, covering_cases, offered_dtypes
 
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
 HANGS = 4  # after this many, the run ends
+EXPLORATION = 2**16  # more than the times that an exploration draws one case
 
 
 @dataclass(slots=True)
@@ -61,16 +62,19 @@ class Sweep:
         if further and settings.tables and settings.shapes != "models":
             state.pairs = covering.Pairs(op, dtypes, frozen=frozen, gpu=settings.device != "cpu")
         table = [*(spec for spec in first if spec.dtype in dtypes), *table]
+        others, functions = OTHERS[patience.kind(settings.device)], (self.drawn, self.leave_out)
+        drawing = Drawing(op, dtypes, settings, state.pace, *functions, frozen, others, self.left)
         state.corners = len(table) + len(large)
-        state.planned = state.corners + planned(settings)
+        state.planned = state.corners + drawing.planned(settings.examples)
         yield from (partial(self.corner, case=self.case(spec)) for spec in table)
         yield from (partial(self.corner, case=self.case(spec), slow=spec) for spec in large)
         pairs = covering_cases(state, dtypes, corner) if state.pairs else ()
         yield from map(self.case, pairs)
         yield lambda lane: lane.enter(partial(setattr, state, "drawn", True))
         if further:
-            drawing = Drawing(op, dtypes, settings, state.pace, self.drawn, self.leave_out, frozen, self.left)
-            yield from drawing.parts(settings.examples - len(pairs))
+            random_ones = settings.examples - len(pairs)
+            state.planned += len(pairs) + drawing.planned(random_ones) - drawing.planned(settings.examples)
+            yield from drawing.parts(random_ones)
 
     def case(self, spec: CaseSpec) -> Part:
         """Return the part of a case that is not random; one that was chosen before counts alone."""
@@ -103,17 +107,28 @@ class Sweep:
         kept = self.state.settings.seconds * self.kept if self.found else 0.0
         return self.deadline - kept - time.perf_counter()
 
-    def drawn(self, lane: Lane, spec: CaseSpec) -> dict[str, float]:
-        """Run a random case, and return what they maximize; a case that an exploration has met shows nothing new."""
-        spec = self.state.kernel.fitted(spec)
-        if spec in self.chosen or spec in lane.drawn:
-            lane.enter(self.meet)
-            return {"error/bound": 0.0}
-        lane.drawn.add(spec)
-        return {"error/bound": self.one(lane, spec)}
+    def drawn(self, lane: Lane, spec: CaseSpec, others: int = 0) -> dict[str, float]:
+        """Run a random case and so many others of its shape and types; return what random cases maximize.
 
-    def one(self, lane: Lane, spec: CaseSpec) -> float:
-        """Run one case, and return its largest error/bound; raises Over where the time is over."""
+        A case that an exploration has met shows nothing new, but other others do. What the kernel refuses has none.
+        """
+        spec = self.state.kernel.fitted(spec)
+        met = lane.drawn[spec]
+        lane.drawn[spec] += 1
+        known = met or spec in self.chosen
+        examined = Examined(spec) if known else self.one(lane, spec)
+        if known:
+            lane.enter(self.meet)
+        first = (lane.exploration * EXPLORATION + met) * others
+        for other in values.others(spec, OPS[self.state.kernel.op], range(first, first + others)):
+            if examined.unsupported is None:
+                self.drawn(lane, other)
+            else:
+                lane.enter(self.meet)
+        return {"error/bound": examined.ratio}
+
+    def one(self, lane: Lane, spec: CaseSpec) -> Examined:
+        """Run one case; raises Over where the time is over."""
         state, settings = self.state, self.state.settings
         if state.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
@@ -127,7 +142,7 @@ class Sweep:
             seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
             state.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds, examined.seconds)
         lane.enter(partial(self.enter, examined))
-        return examined.ratio
+        return examined
 
     def examined(self, lane: Lane, spec: CaseSpec) -> Examined:
         """Return what the journal has of a case, or what the lane's process finds, and enter that into the journal."""
