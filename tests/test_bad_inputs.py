@@ -57,6 +57,17 @@ FILES = {
     "deep.json": "[" * 20000,
     "other.json": '{"a": 1}',
     "newer.json": '{"schema": 99, "kernel": "k"}',
+    "leaves.py": f"import os\nos._exit(0)\n{BODY}",
+    "getattr.py": "def __getattr__(name):\n    raise OSError('not [red]here[/]')\n",
+    "signature.py": "class Norm:\n    @property\n    def __signature__(self):\n        raise RuntimeError('none')\n"
+    "    def __call__(self, x, weight, eps):\n        return x\nrmsnorm_fwd = Norm()\n",
+    "mute.py": "class Mute:\n    def __repr__(self):\n        raise RuntimeError('no text')\n"
+    "def rmsnorm_fwd(x, weight, eps, mode=Mute()):\n    return x\n",
+    "method.py": "class Norm:\n    def fwd(self, x, weight, eps):\n        return x\n",
+    "frozen.py": "import torch\nclass Frozen(torch.nn.Module):\n    def __init__(self, num_features, eps=1e-5):\n"
+    "        super().__init__()\n        for n in ('weight', 'bias', 'running_mean', 'running_var'):\n"
+    "            self.register_buffer(n, torch.ones(num_features))\n        self.eps = eps\n"
+    "    def forward(self, x):\n        return x\n",
     "wrong.json": '{"schema": 1, "kernel": 3}',
     "digits.json": "1" * 6000,
     "pickle.json": pickle.dumps(Bomb()),
@@ -94,6 +105,10 @@ KERNELS = [  # what --kernel names, what is said
     ("text.txt:f", "text.txt is no .py file"),
     ("exits.py:f", "exits.py cannot be imported: SystemExit: 0"),
     ("base.py:f", "base.py cannot be imported: Odd: no"),
+    ("leaves.py:rmsnorm_fwd", "leaves.py cannot be imported: SystemExit: 0 (leaves.py, line 2)"),
+    ("getattr.py:f", "getattr.py raises OSError: not [red]here[/] when it is looked at (getattr.py, line 2)"),
+    ("signature.py:rmsnorm_fwd", "raises RuntimeError: none when it is looked at (signature.py, line 4)"),
+    ("mute.py:rmsnorm_fwd", "raises RuntimeError: no text when it is looked at (mute.py, line 3)"),
     ("null.py:f", "null.py cannot be imported"),
     ("latin.py:f", "latin.py cannot be imported"),
     ("empty.py:rmsnorm_fwd", "its callables are: none"),
@@ -122,6 +137,7 @@ OPTIONS = [  # after K
     (("--bind", "-> y,y"), "--bind '-> y,y': expected each name once, got y twice"),
     (("--bind", "eps=-1"), "--bind eps=-1: eps: expected a finite number of 0 or more, got -1"),
     (("--bind", "-> z"), "rmsnorm_fwd has no z; it has y, rstd"),
+    (("--only", "N>=1000000000000"), "only: found no case of at most 2^38 elements that meets N>=1000000000000"),
     (("--only", "ndim=0"), "cannot read 'ndim=0'"),
     (("--only", "normalized_ndim<=0"), "cannot read 'normalized_ndim<=0'"),
     (("--only", "eps=nan"), "cannot read 'eps=nan'"),
@@ -287,6 +303,8 @@ COMMANDS = [
     ((*K, "--only", "x"), "unknown clause of --only 'x'; there are: ndim"),
     ((*K, "--certificate", "none.json"), "none.json: expected a file of certificates: No such file or directory"),
     (("--kernel", "torch:sin"), "say it, as --op layernorm_fwd, or --op layernorm for both directions"),
+    (("--kernel", "method.py:Norm.fwd", "--op", "rmsnorm_fwd"), "instance, as norm = Norm(…), norm.fwd"),
+    (("--kernel", "frozen.py:Frozen", "--op", "batchnorm_fwd"), "--only training=false if it never trains"),
     (("nonsense",), "nonsense"),
     (("--seed", "1"), "expected a kernel, as --kernel layernorm_bwd"),
 ]

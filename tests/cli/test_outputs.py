@@ -7,6 +7,7 @@ from documents import PLAIN
 
 from verify_norm.cli import outputs
 from verify_norm.cli.outputs import Destinations, deliver
+from verify_norm.core.coverage import Coverage
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
 from verify_norm.core.settings import Settings
@@ -37,6 +38,14 @@ NOTHING = report(checks=())
 )
 def test_the_status_is_the_worst_of_all(reports, status):
     assert deliver(*reports, to=Destinations()) == status
+
+
+def test_what_was_interrupted_can_be_resumed_and_what_lacked_time_needs_more(capsys):
+    deliver(report(interrupted=True), to=Destinations())
+    assert "run it again with --resume, which continues it, or accept it" in capsys.readouterr().err
+    late = Coverage(9, 9, 3, 0, 3, {"y": 3}, ended="the time limit of 5 s was reached")
+    deliver(report(coverage=late), to=Destinations())
+    assert "run it again with more --seconds, or accept it" in capsys.readouterr().err
 
 
 def test_one_direction_that_cannot_be_checked_is_no_error_where_it_was_not_asked_for():

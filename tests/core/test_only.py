@@ -104,6 +104,7 @@ def test_what_the_operator_lacks_says_nothing_but_is_refused_where_no_direction_
 
 def test_words_and_types():
     assert only.words("N%8=0,eps=1e-6") == "N % 8 = 0, eps = 1e-06"
+    assert only.words("weight_offset=1,weight_offset=1.0") == "weight_offset = 1.0"
     assert only.words("contiguous=x+dy,weight=false,M>=1") == "contiguous x and dy, no weight, M >= 1"
     assert only.dtypes("dtype=bf16+fp16", ("float32", "bfloat16")) == ("bfloat16",)
     assert only.of_constants({"num_groups": 8, "eps": 1.1920928955078125e-07}) == "G=8,eps=1.1920928955078125e-07"

@@ -8,6 +8,7 @@ from reported import FINDING, IDLE, WHOLE, report
 
 from verify_norm.core import report_text, serial
 from verify_norm.core.case_words import case
+from verify_norm.core.coverage import UNTIMED, out_of_time
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import Exit
 from verify_norm.core.report_text import unchecked
@@ -110,6 +111,15 @@ def test_numbers_of_cases_and_findings_are_counted_in_words():
     two = report(kernel="rmsnorm_fwd", findings=(FINDING, replace(FINDING, got=1.0)), cases=1)
     assert report_text.failures(two).startswith("rmsnorm_fwd: 2 findings in 1 case\n")
     assert "got" not in report_text.failures(two), "without what was expected there is nothing to compare"
+
+
+def test_what_the_kernel_says_comes_first_and_time_is_no_reason_beside_another():
+    slow = Skip("cases", "over 0.5 s, its share of the 20 s of the run (--seconds)")
+    late, untimed = (Skip("cases", reason) for reason in (out_of_time(5), UNTIMED))
+    other, limit = Skip("cases", "it takes no NaN"), Skip("cases", "it takes x of 2 dimensions only", limit=True)
+    said = unchecked(report(checks=(), skipped=(slow, other, untimed, late, limit)))
+    assert said == "nothing was checked. cases: it takes x of 2 dimensions only; cases: it takes no NaN"
+    assert unchecked(report(checks=(), skipped=(late,))) == f"nothing was checked. cases: {late.reason}"
 
 
 def test_what_says_why_nothing_was_checked():

@@ -147,6 +147,28 @@ def test_constants_of_the_operator_need_no_argument():
     assert bound(lambda x, weight: x, "eps=1e-6, bias=None").fixed == {"eps": 1e-6, "bias": None}
 
 
+def test_a_wrapper_that_counts_its_arguments_is_told_that_they_come_by_name():
+    def counting(*args, **kwargs):
+        return args[0]
+
+    def named(**kwargs):
+        return kwargs["hidden"]
+
+    given = {"x": 1, "weight": 2, "bias": None, "eps": 0.0, "normalized_shape": (8,)}
+    with pytest.raises(
+        IndexError, match=r"out of range; its signature is \(\*args, \*\*kwargs\), which gets all by name"
+    ):
+        bound(counting).call(counting, given)
+    with pytest.raises(KeyError, match=r"^'hidden'$"):
+        bound(named).call(named, given)
+
+
+def test_the_names_of_queries_and_embeddings():
+    assert bound(lambda q, weight, bias, eps: q).sources == ("x", "weight", "bias", "eps")
+    assert meant("query_states", ("x", "weight")) == "x"
+    assert meant("embedding_dim", (FEATURES,)) == FEATURES
+
+
 def test_outputs_to_write_into():
     def f(out, x, weight, bias, eps, out_mean=None):
         return out

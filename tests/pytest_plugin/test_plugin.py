@@ -55,7 +55,7 @@ def ends(x, weight, eps, weight_offset, normalized_shape):
         os._exit(3)
     return rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape)
 """
-ENDS = "import os\nos._exit(7)\n"
+ENDS = "import ctypes\nctypes.CDLL(None)._exit(7)\n"  # os._exit would raise
 TESTS = """
 import verify_norm
 

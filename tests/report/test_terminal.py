@@ -45,6 +45,14 @@ def test_the_text_has_what_counts():
     assert "nothing checked: k" in text(replace(SHORT, findings=(), checks=(), cases=0))
 
 
+def test_where_no_case_ran_one_line_stands_for_all_checks():
+    idle = tuple(replace(check, cases=0, failed=0, no_data="no case ran") for check in SHORT.checks)
+    shown = text(replace(SHORT, findings=(), tallies=(), checks=idle, cases=0))
+    assert "– no data  of any check: no case ran" in shown
+    assert shown.count("no case ran") == 1
+    assert text(replace(SHORT, checks=idle)).count("no case ran") == len(idle)
+
+
 def test_a_finding_has_a_row_for_each_fact():
     lines = text(SHORT).splitlines()
     start = lines.index("FAIL accuracy: dx[0, 1] is [inf] ULP")

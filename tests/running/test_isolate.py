@@ -392,7 +392,8 @@ def test_a_lambda_of_unsupported_does_not_end_isolation(tmp_path):
     ("line", "said"),
     [
         ("raise ValueError('not here')", "cannot be imported: ValueError: not here"),
-        ("os._exit(7)", "it ended its process with exit status 7"),
+        ("os._exit(7)", "cannot be imported: SystemExit: 7"),
+        ("__import__('ctypes').CDLL(None)._exit(7)", "it ended its process with exit status 7"),
         ("verify_norm.audit(rms)", "loaded.py, line 13 starts a run while"),
     ],
 )

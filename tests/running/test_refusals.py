@@ -36,6 +36,10 @@ class MuteError(Exception):
         (AttributeError("'NoneType' object has no attribute 'data_ptr'"), "none"),
         (ValueError("eps must be positive"), "eps"),
         (RuntimeError("x must be a CUDA tensor"), "device"),
+        (TypeError("compiled for torch.bfloat16 but x is torch.float32"), "dtype"),
+        (ValueError("no kernel of hidden size 100"), "size"),
+        (NotImplementedError("hidden size 100"), "size"),  # its type refuses
+        (NotImplementedError("reshape it first"), "any"),
     ],
 )
 def test_a_refusal_names_its_limit(error, kind):
@@ -72,6 +76,31 @@ def test_only_what_people_raise_on_purpose_is_read_in_what_torch_compile_quotes(
     assert one_line(error("expected 2-D x\nHint")) == "TorchRuntimeError: expected 2-D x"
 
 
+def norm(x: torch.Tensor, bias: torch.Tensor):
+    if x.dim() == 3:
+        raise ValueError("only 2-D x is supported")
+    assert x.is_contiguous(), "x must be contiguous"
+    return x + bias
+
+
+@pytest.mark.parametrize(
+    ("x", "bias", "kind", "said"),
+    [
+        (torch.ones(2, 2, 2), torch.ones(2), "rank", "ValueError: only 2-D x is supported"),
+        (torch.ones(2, 3).T, torch.ones(2), "layout", "AssertionError: x must be contiguous"),
+        (torch.ones(2, 2), None, "none", "RuntimeError: Expected a proper Tensor but got None (or "),
+        (torch.ones(2, 2), torch.ones(3), "", "RuntimeError: The size of tensor a (2) must match the size of "),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated")
+def test_a_refusal_in_torchscript_is_read_below_its_traceback(x, bias, kind, said):
+    with pytest.raises(Exception, match="TorchScript interpreter") as caught:
+        torch.jit.script(norm)(x, bias)
+    assert one_line(caught.value).startswith(said)
+    found = limits(caught.value, on_cpu=True)
+    assert kind in found if kind else found == ()
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -83,6 +112,12 @@ def test_only_what_people_raise_on_purpose_is_read_in_what_torch_compile_quotes(
         RuntimeError("shape '[4, 8]' is invalid for input of size 33"),
         RuntimeError("view size is not compatible with input tensor's size and stride"),
         RuntimeError("CUDA error: misaligned address"),
+        NotImplementedError(
+            "Could not run 'aten::_foo' with arguments from the 'Meta' backend"
+        ),  # torch's, of no caller
+        RuntimeError(
+            "FBackward returned an invalid gradient at index 1 - got [] but expected shape compatible with [30]"
+        ),
         TypeError("f() missing 1 required positional argument: 'bias'"),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
         ValueError("not today"),

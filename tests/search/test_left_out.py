@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from verify_norm.core.coverage import UNTIMED
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip
 from verify_norm.search.left_out import NAMED, shapes, skips
@@ -15,6 +16,13 @@ def test_a_reason_names_the_shapes_of_cases_that_are_too_slow():
         Skip("cases", "late", 3),
         Skip("check power", "slow", 1),
     ]
+
+
+def test_no_case_is_too_slow_where_none_was_timed():
+    skipped = Counter({("cases", "slow"): 2, ("cases", "it takes no NaN"): 3, ("cases", "late"): 1})
+    specs = {"slow": [CaseSpec((4, 12288))], "late": [CaseSpec((4, 12288))]}
+    assert list(skips(skipped, specs, timed=False)) == [Skip("cases", "it takes no NaN", 3), Skip("cases", UNTIMED, 3)]
+    assert list(skips(skipped, {}, timed=False)) == list(skips(skipped, {}))
 
 
 def test_of_many_shapes_some_are_named_and_each_once():

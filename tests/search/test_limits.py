@@ -14,13 +14,14 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Kernel
 from verify_norm.loading.registry import load_directions
 from verify_norm.running.refusals import limits as kinds
-from verify_norm.search import limits
+from verify_norm.search import limits, traits
 from verify_norm.search.limits import Raised, hints, separating, stated, wording
 from verify_norm.search.search import replay, search
 
 REFUSING = Path(__file__).parents[1] / "support" / "strangers" / "refusing.py"
 OP = OPS["layernorm_fwd"]
 TABLE = corners.corners(OP, ("float32", "float16", "bfloat16"))
+CONTIGUOUS = next(trait.of for trait in traits.TRAITS if trait.about == "contiguous")  # x
 NOTHING = Kernel("k", OP.name, run=lambda x, weight, bias, eps: x)
 
 
@@ -80,12 +81,60 @@ def told(error, refuses, kernel=NOTHING, say=stated):
         (TypeError("'NoneType' is no pointer"), lambda s: not s.bias, "cases with a bias only"),
         (ValueError("needs weight and bias"), lambda s: not (s.weight and s.bias), "cases with weight and bias only"),
         (ValueError("eps must be positive"), lambda s: s.eps == 0, "eps above 0 only"),
+        (TypeError("compiled for torch.bfloat16, x is another"), lambda s: s.dtype != "bfloat16", "x of bfloat16 only"),
+        (NotImplementedError("reshape it first"), lambda s: len(s.shape) != 2, "x of 2 dimensions only"),
+        (NotImplementedError(), lambda s: not s.weight, "cases with a weight only"),
+        (
+            ValueError("needs contiguous 2-D x"),
+            lambda s: len(s.shape) != 2 or not CONTIGUOUS(s, OP),
+            "x of 2 dimensions and contiguous x only",
+        ),
+        (
+            AssertionError("assert weight is not None and weight.dtype == x.dtype"),
+            lambda s: not s.weight or s.weight_dtype,
+            "--only weight_dtype=x,weight declares it",
+        ),
+        (
+            ValueError("hidden size must be a power of two and at least 16"),
+            lambda s: s.shape[-1].bit_count() != 1 or s.shape[-1] < 16,
+            "a row length that is a power of 2 and a row length above 8 only",
+        ),
     ],
 )  # a limit in words that the cases confirm
 def test_what_is_said_and_holds_is_a_limit(error, refuses, limit):
     said = told(error, refuses)
     assert limit in said
     assert "--only " in said
+
+
+def of_sizes(sizes, say="N={} is not one of the instantiated sizes", more=()):
+    """Return what is said of a kernel that refuses all rows but those of these lengths."""
+    table = [*TABLE, *(CaseSpec((rows, n)) for n in sizes for rows in range(1, 12)), *more]
+    errors = {spec: ValueError(say.format(spec.shape[-1])) for spec in table if spec.shape[-1] not in sizes}
+    raised = [Raised(s, f"ValueError: {error}", kinds(error, on_cpu=True)) for s, error in errors.items()]
+    return "".join(stated(NOTHING, raised, [spec for spec in table if spec.shape[-1] in sizes]).values())
+
+
+def test_the_few_sizes_that_a_kernel_takes():
+    assert "a last dimension of 64 or 128 or 1024 only" in of_sizes((64, 128, 1024))
+    assert "--only last=64+128+1024 declares it" in of_sizes((64, 128, 1024))
+    assert of_sizes((64, 128, 1024), say="this size is not supported") == ""  # it does not say which
+    assert of_sizes(range(60, 76)) != ""
+    assert of_sizes(range(60, 77)) == ""  # too many to be a list in its code
+
+
+def test_two_limits_need_the_words_of_both_and_enough_cases():
+    def refuses(s):
+        return len(s.shape) != 2 or not CONTIGUOUS(s, OP)
+
+    assert told(ValueError("needs 2-D x"), refuses) == ""
+    assert told(NotImplementedError("reshape it first"), refuses) == ""
+    assert told(ValueError("needs contiguous 2-D x"), lambda s: refuses(s) or s.seed % 5 == 0) == ""
+    error = ValueError("needs contiguous 2-D x")
+    raised = [Raised(s, f"ValueError: {error}", kinds(error, on_cpu=True)) for s in TABLE if refuses(s)]
+    ran = [CaseSpec((2, n)) for n in range(2, 10)]
+    assert stated(NOTHING, raised, ran)
+    assert stated(NOTHING, raised, ran[:7]) == {}
 
 
 @pytest.mark.parametrize(
@@ -101,6 +150,7 @@ def test_what_is_said_and_holds_is_a_limit(error, refuses, limit):
         (lambda s: s.shape[-1] < 5, "N>3"),
         (lambda s: s.eps < 1e-9, "eps>1e-12"),
         (lambda s: len(s.shape) != 2 or not s.weight, "ndim=2,weight"),
+        (lambda s: s.dtype != "float32" or (s.weight and s.weight_dtype), ""),  # nor is it one of float32 by its weight
         (lambda s: s.dtype == "float16", ""),  # what loses precision there is no kernel of other types alone
         (lambda s: s.shape[0] % 4, ""),  # nor one of so many rows
         (lambda s: s.seed % 3 == 0, ""),
@@ -301,7 +351,7 @@ def test_a_wrong_kernel_fails_whatever_it_refuses(name, check, said):
 )  # fmt: skip
 def test_the_traits_of_a_case(op, only, changes, value):
     spec = replace(CaseSpec((4, 6)), **changes)
-    trait = next(trait for trait in (*limits.TRAITS, *limits._multiples("")) if trait.only == only)
+    trait = next(trait for trait in (*traits.TRAITS, *traits.multiples("")) if trait.only == only)
     assert trait.of(spec, OPS[op]) == value
 
 
@@ -311,17 +361,17 @@ EVEN = ("it must be even", "ODD rows", "divisible by 2")
 def test_the_divisors_that_are_tried():
     """Those that a message names, else the powers of two up to 1024."""
     of = {
-        said: {t.only for t in limits._multiples(said) if t.about == "N"}
+        said: {t.only for t in traits.multiples(said) if t.about == "N"}
         for said in ("", "divisible by 1", "N % 12", *EVEN)
     }
     assert of[""] == of["divisible by 1"] == {"N=2^k", *(f"N%{2**k}=0" for k in range(1, 11))}
     assert of["N % 12"] == {"N=2^k", "N%12=0"}
     assert all(of[said] == {"N=2^k", "N%2=0"} for said in EVEN)
-    assert {trait.form for trait in limits._multiples("")} == {"yes"}
+    assert {trait.form for trait in traits.multiples("")} == {"yes"}
 
 
 def trait(only):
-    return next(trait for trait in limits.TRAITS if trait.only == only)
+    return next(trait for trait in traits.TRAITS if trait.only == only)
 
 
 @pytest.mark.parametrize(
@@ -480,7 +530,7 @@ def test_an_annotation_may_allow_none(run, limited):
 
 def test_clauses_name_the_tensors_that_the_operator_has():
     def clauses(op):
-        return {trait.only for trait in limits._traits(OPS[op], "")}
+        return {trait.only for trait in traits.traits_of(OPS[op], "")}
 
     assert {"contiguous=weight+bias", "contiguous=x", "contiguous=dy"} <= clauses("layernorm_bwd")
     assert {"contiguous=weight", "contiguous=residual_out"} <= clauses("add_rmsnorm_bwd")

@@ -17,7 +17,7 @@ from verify_norm.search import sweep
 from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew, Lane, Over, at_once
 from verify_norm.search.drawing import OTHERS
-from verify_norm.search.examine import Examined
+from verify_norm.search.examine import NO_MEMORY, Examined
 from verify_norm.search.pace import Pace
 from verify_norm.search.sweep import HANGS, Sweep
 
@@ -49,6 +49,18 @@ def swept(monkeypatch):
 def left_out(state):
     """The cases that did not run, by reason."""
     return {reason: count for (what, reason), count in state.skipped.items() if what == "cases"}
+
+
+def test_a_case_that_does_not_fit_into_memory_is_left_out(swept):
+    def shows(spec):
+        if spec == SPECS[4]:
+            raise MemoryError("Unable to allocate 7 TiB")
+        return {}
+
+    made, state, ran, _ = swept(shows, table=SPECS)
+    made.run([])
+    assert ran == SPECS
+    assert (state.cases, state.refused, left_out(state)) == (8, 1, {NO_MEMORY: 1})
 
 
 def test_each_case_of_the_table_runs_once_and_counts(swept):

@@ -5,10 +5,12 @@ import os
 import signal
 import sys
 import threading
+import time
 
 from verify_norm.core import packages
 
 USAGE, INTERRUPTED = 2, 3  # Exit.NOTHING, Exit.INCOMPLETE
+PATIENCE = 1.0  # seconds for threads that end by themselves
 
 
 def main() -> None:
@@ -27,7 +29,21 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except SystemExit as ended:
         status += [INTERRUPTED] * (ended.code == INTERRUPTED)  # after some interrupted imports Python would kill itself
+        if _others(PATIENCE):  # Python would wait for the threads of a kernel's file without end
+            print("verify-norm: ended without a thread that the kernel's code has started", file=sys.stderr)
+            atexit._run_exitfuncs()
+            sys.stderr.flush()
+            os._exit(ended.code if isinstance(ended.code, int) else USAGE)
         raise
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # while Python ends, it would print a traceback
+
+
+def _others(patience: float) -> bool:
+    """Return whether threads for which Python would wait still run after some seconds."""
+    until = time.monotonic() + patience
+    others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
+    for thread in others:
+        thread.join(max(until - time.monotonic(), 0.0))
+    return any(thread.is_alive() for thread in others)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from verify_norm.auditing.model import Document
     from verify_norm.report.compare.model import RegressionLimits, RunComparison
 
-MORE = "run it again with more --seconds, or accept it with --allow-incomplete"
+ACCEPTED = "or accept it with --allow-incomplete"
+MORE = f"run it again with more --seconds, {ACCEPTED}"
+RESUMED = f"run it again with --resume, which continues it, {ACCEPTED}"
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that GitHub Actions shows after a step
 
 
@@ -103,7 +105,7 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
             several = len({report.kernel for report in reports}) > 1
             complain(unchecked(report, of=report.kernel if several else report.op if len(reports) > 1 else ""))
         elif report.verdict is Exit.INCOMPLETE:
-            complain(f"incomplete: {report.unfinished}; {MORE}")
+            complain(f"incomplete: {report.unfinished}; {RESUMED if report.interrupted else MORE}")
     if compared is not None and compared.worse:
         return Exit.FINDINGS
     verdict = _verdict(documents, every=all_of_them)

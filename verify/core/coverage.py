@@ -9,6 +9,7 @@ from typing_extensions import Self
 from verify_norm.core import geometry
 from verify_norm.core.spec import CaseSpec, Op
 
+UNTIMED = "larger cases run after smaller ones, and none of these returned what can be compared"
 LEAST_COMPARED = 0.1  # the share of the tried cases in which an output has to be compared
 
 
@@ -37,6 +38,15 @@ def ended_by_time(reason: str) -> bool:
     (True, True, False)
     """
     return re.fullmatch(r"the time limit of \S+ s was reached|the \S+ s were over", reason) is not None
+
+
+def of_time(reason: str) -> bool:
+    """Return whether a reason is that time is short, whatever the kernel does.
+
+    >>> of_time(out_of_time(0.5)), of_time("over 1 s, its share of the 40 s of the run (--seconds)"), of_time("no eps")
+    (True, True, False)
+    """
+    return ended_by_time(reason) or "(--seconds)" in reason or reason == UNTIMED
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,10 +106,7 @@ def first_line(error: BaseException) -> str:
     >>> first_line(ValueError("at 2:4:\\ndef kernel(P):\\n    tl.store(P, v)\\n    ^\\nNameError('v is not defined')"))
     "NameError('v is not defined') in `tl.store(P, v)`"
     """
-    try:
-        text = str(error).strip()
-    except Exception:  # a class of the user's may have no text
-        text = ""
+    text = _text(error)
     if placed := _PLACED.match(text):
         inner = error.__cause__  # met in a function that the kernel calls
         if inner is not None and _PLACED.match(str(inner)):
@@ -126,20 +123,37 @@ def first_line(error: BaseException) -> str:
 
 
 _MET = re.compile(r"got (\w+)\((['\"])(.*?)(?:\\n.*)?\2\)")  # so Dynamo quotes what code raises on fake tensors
+SCRIPTED = "The following operation failed in the TorchScript interpreter."
+_LAST = re.compile(r"(?:RuntimeError: )?(?:\w+\.)*(\w+(?:Error|Exception)): (.*)")  # below TorchScript's traceback
 
 
-def dynamo_cause(error: BaseException) -> tuple[str, str] | None:
-    """Return the type and first line of the error that torch.compile met in the code it traces; None if it is no such.
+def quoted_cause(error: BaseException) -> tuple[str, str] | None:
+    """Return the type and first line of the error that torch.compile or TorchScript met in the kernel's code, or None.
 
     >>> of_dynamo = type("TorchRuntimeError", (RuntimeError,), {})
-    >>> dynamo_cause(of_dynamo("Dynamo failed: …: got ValueError('eps must be positive')"))
+    >>> quoted_cause(of_dynamo("Dynamo failed: …: got ValueError('eps must be positive')"))
     ('ValueError', 'eps must be positive')
+    >>> quoted_cause(RuntimeError(SCRIPTED + "\\nTraceback …\\nRuntimeError: AssertionError: only 2-D"))
+    ('AssertionError', 'only 2-D')
     """
-    found = _MET.search(str(error)) if type(error).__name__ == "TorchRuntimeError" else None
-    return (found[1], found[3]) if found else None
+    said = _text(error)
+    if type(error).__name__ == "TorchRuntimeError":
+        return (found[1], found[3]) if (found := _MET.search(said)) else None
+    lines = said.split("\n") if said.startswith(SCRIPTED) else []
+    found = next(filter(None, map(_LAST.match, lines[::-1])), None)
+    return (found[1], found[2]) if found else None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error).strip()
+    except Exception:  # a class of the user's may have no text
+        return ""
 
 
 def one_line(error: BaseException) -> str:
     """Return the error's type and first line, as "ValueError: expected 2 values"."""
-    inner = dynamo_cause(error)
+    inner = quoted_cause(error)
+    if inner and _text(error).startswith(SCRIPTED):
+        return ": ".join(inner)
     return f"{type(error).__name__}: {': '.join(inner) if inner else first_line(error)}"

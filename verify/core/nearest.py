@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from math import gcd, lcm, prod
+from math import gcd, inf, lcm, prod
 from typing import Any
 
 from verify_norm.core import geometry
@@ -13,7 +13,8 @@ from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import CaseSpec, Op
 
 ELEMENTS = 2**17  # of x, about: a case whose rows grow gets fewer of them
-MOST = 2**22  # … and no case grows beyond
+MOST = 2**22  # … and no case grows beyond, but where one row is longer
+LARGEST = 2**38  # elements of x: no machine holds more
 USUAL = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3, 0.1, 1.0, 1e3)  # numbers to choose from where a case has another one
 GROUPS = -1  # the axis that stands for num_groups
 NONE = -2  # no axis changes it
@@ -42,11 +43,12 @@ def refuse_impossible(text: str, ops: Iterable[Op], specs: Callable[[Op], Iterab
     clauses = read(text)
     starts = [(op, {_kind(spec): spec for spec in specs(op)}.values()) for op in ops if clauses]
 
-    def possible(some: Sequence[Clause]) -> bool:
+    def possible(some: Sequence[Clause], most: float = LARGEST) -> bool:
         for op, cases in starts:
             asked = [clause for clause in some if applies(clause.name, op)]
             fitted = (_counted(_sized(_held(asked, spec, op), asked, op), asked, op) for spec in cases)
-            if any(all(clause.holds(spec, op) for clause in asked) for spec in fitted):
+            few = (spec for spec in fitted if prod(n or 1 for n in spec.shape) <= most)
+            if any(all(clause.holds(spec, op) for clause in asked) for spec in few):
                 return True
         return False
 
@@ -54,7 +56,8 @@ def refuse_impossible(text: str, ops: Iterable[Op], specs: Callable[[Op], Iterab
         fewer = (*combinations(clauses, 1), *combinations(clauses, 2))
         met = next((some for some in fewer if not possible(some)), clauses)
         all_of = {1: "", 2: "both "}.get(len(met), "all of ")
-        raise UsageError(f"only: found no case that meets {all_of}{' and '.join(map(str, met))}")
+        small = " of at most 2^38 elements" * possible(met, inf)
+        raise UsageError(f"only: found no case{small} that meets {all_of}{' and '.join(map(str, met))}")
 
 
 def _kind(spec: CaseSpec) -> tuple[object, ...]:

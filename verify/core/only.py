@@ -238,7 +238,7 @@ def words(text: str) -> str:
     >>> words("ndim=2,contiguous,weight,bias,dtype=bf16,N%8=0,eps=1e-6")
     '2-D contiguous input, a weight, a bias, bfloat16, N % 8 = 0, eps = 1e-06'
     """
-    clauses = read(text)
+    clauses = tuple(dict.fromkeys(read(text)))  # weight_offset=1 and weight_offset=1.0 are one
     ranks = [c for c in clauses if c.name == "ndim" and c.relation == "="]
     whole = [c for c in clauses if c.name == "contiguous" and not c.values]
     first = [" or ".join(f"{n}-D" for n in c.values) for c in ranks] + ["contiguous"] * bool(whole)

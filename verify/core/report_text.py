@@ -3,7 +3,7 @@
 import shlex
 
 from verify_norm.core.case_words import case, count, told_apart
-from verify_norm.core.coverage import barely
+from verify_norm.core.coverage import barely, of_time
 from verify_norm.core.diagnosis import option_of, sentence
 from verify_norm.core.errors import Exit
 from verify_norm.core.excess import element
@@ -18,7 +18,9 @@ from verify_norm.core.spec import CaseSpec
 def unchecked(report: Report, of: str = "") -> str:
     """Return that a run checked nothing `of` an operator, or almost nothing, and why."""
     done, said = report.coverage, "nothing was checked" + (f" of {of}" if of else "")
-    why = [f"{skip.what}: {skip.reason}" for skip in report.skipped]
+    told = sorted(report.skipped, key=lambda skip: not skip.limit)  # what the kernel says itself comes first
+    told = [skip for skip in told if not of_time(skip.reason)] or told
+    why = [f"{skip.what}: {skip.reason}" for skip in told]
     why = [reason for reason in why if not reason.startswith("check ")] or why  # checks that do not apply explain less
     if done is None or not done.compared or not barely(done.compared, report.cases + done.refused):
         why += [check.no_data for check in report.checks if check.no_data and report.cases]

@@ -32,7 +32,7 @@ FEATURES = "features"  # the number of elements of weight
 ALIASES = {  # our name: other names, in any case unless another line has the exact spelling
     name: tuple(others.split())
     for name, others in {
-        "x": "input inputs inp hidden_states hidden h src x_in",
+        "x": "input inputs inp hidden_states hidden h src x_in hidden_state tensor q query query_states",
         "residual": "r res resid skip residual_in",
         "mask": "dropout_mask keep_mask keep dmask",
         "gate": "g z gating gates",
@@ -59,8 +59,8 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "training": "is_training train",
         "momentum": "",
         "normalized_shape": "norm_shape",
-        FEATURES: "hidden_size hidden_dim hidden dim d d_model n_embd embed_dim ndim size n c n_cols ncols "
-        "num_features num_channels n_channels channels head_dim head_size dim_head",
+        FEATURES: "hidden_size hidden_dim hidden dim d d_model n_embd embed_dim embedding_dim emb_dim ndim size n c "
+        "n_cols ncols num_features num_channels n_channels channels head_dim head_size dim_head",
         "affine": "elementwise_affine use_affine",
         "running": "track_running_stats",
         "y": "out output result",
@@ -196,6 +196,11 @@ class Binding:
         more = {name: given[name] for name in self.every}
         try:
             return function(*(v for a, v in values if a.positional), **more, **named)
+        except (IndexError, KeyError) as error:
+            if not self.rest or not self.stars or self.arguments:
+                raise
+            hint = f"its signature is (*{self.stars}, **{self.rest}), which gets all by name: name its arguments"
+            raise type(error)(f"{error}; {hint}, by a function around it") from error
         except TypeError as error:
             refused = UNEXPECTED.search(str(error))
             if self.rest and self.stars and not self.arguments and ARGUMENTS.search(str(error)):
@@ -293,6 +298,10 @@ def bind(
             arguments += [Argument(p.name, None, p.default, in_order)] * in_order
             kept += [(p.name, f"it keeps its default {p.default!r:.60}")] * (p.default is not None)
     if unknown:
+        if unknown[0] == "self" == parameters[0].name:
+            of, _, method = candidate.name.rpartition(".")
+            instance = f"name that of an instance, as norm = {of.rpartition(':')[2]}(…), norm.{method}"
+            raise UsageError(f"{candidate.name} is a method of a class: {instance}")
         them = f"argument{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
         offers = f"{candidate.op.name} offers {', '.join(offered)}"
         free = [name for name in offered if name not in _taken(arguments)]

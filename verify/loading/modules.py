@@ -303,7 +303,8 @@ def _domain(
             )
         if not isinstance(own.get(n), (int, float)):
             example = {"eps": "1e-5", "num_groups": "8", "momentum": "0.1"}[n]
-            raise UsageError(f"{name} has no attribute for {n}: give its value, as --bind {n}={example}")
+            never = ", or --only training=false if it never trains" * (n == "momentum")
+            raise UsageError(f"{name} has no attribute for {n}: give its value, as --bind {n}={example}{never}")
         held[n] = own[n]
     if "weight_offset" in op.attrs:
         held["weight_offset"] = own.get("weight_offset", 0.0)

@@ -22,6 +22,7 @@ from verify_norm.loading.domain import Own, declaration, refuse_only
 from verify_norm.loading.entry_points import registered
 from verify_norm.loading.targets import attribute, called, imported, located, module_name, reach
 from verify_norm.loading.tuned import SIGN, parted
+from verify_norm.loading.user_code import blamed
 
 
 def find(name: str, op: str | Operator | None = None, bind: str = "") -> Kernel:
@@ -78,6 +79,11 @@ def load_directions(
     which cases the kernel takes, besides what it declares (`verify_norm.core.only`). Raises UsageError if the kernel
     cannot be found, imported or bound.
     """
+    with blamed(kernel if isinstance(kernel, str) else called(kernel)):
+        return _loaded(kernel, op, bind, contract, taken)
+
+
+def _loaded(kernel: object, op: str | Operator | None, bind: str, contract: Contract | str, taken: str) -> list[Kernel]:
     if isinstance(kernel, str):
         target = attribute(kernel) if ":" in kernel else None
         record = find(kernel, op, bind) if target is None else _record(target, kernel, kernel, op, bind)

@@ -13,7 +13,7 @@ from typing import Any
 
 from verify_norm.core import packages
 from verify_norm.core.errors import UsageError, alternatives, one_line, quoted
-from verify_norm.loading import functions, nested, tuned
+from verify_norm.loading import functions, nested, tuned, user_code
 
 LISTED = 24  # callables of a module: of more a message names those alone that may be meant
 
@@ -27,7 +27,9 @@ def attribute(target: str) -> Any:
     where, _, name = plain.rpartition(":")
     if not where or not name or where.endswith(":"):
         raise UsageError(f"{target!r} names no attribute; expected path/file.py:fn or package.module:fn")
-    found = _part(imported(where), where, name, plain)
+    module = imported(where)
+    with user_code.blamed(where):
+        found = _part(module, where, name, plain)
     if configuration:
         reach(where)  # for what the kernel imports when it is called
         tuned.pin(found, configuration)
@@ -91,7 +93,7 @@ def imported(where: str) -> Any:
     reach(where)
     added = sys.path[len(before) :]
     try:
-        with nested.inside(nested.importing(where)), functions.importing(where):
+        with nested.inside(nested.importing(where)), functions.importing(where), user_code.staying():
             return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except (UsageError, KeyboardInterrupt):
         raise

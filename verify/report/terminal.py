@@ -62,7 +62,10 @@ def show_report(report: Report, console: Console) -> None:
         console.print(_errors(report.tallies))
     if worst := [one for one in worst_cases(report) if not one.rounding]:
         console.print(_worst(worst))
-    for result in report.checks:
+    idle = {result.no_data for result in report.checks}
+    if not report.cases and len(idle) == 1:  # all for one reason
+        console.print(f"[yellow]– no data[/]  of any check: {escape(idle.pop())}")
+    for result in report.checks if report.cases else ():
         console.print(_check(report, result))
     if told := detected_by_all(report):
         console.print("the run would have detected a factor of 1 ± e, before the last rounding, on")

@@ -5,7 +5,7 @@ The words alone excuse nothing: `verify_norm.search.limits` compares the cases t
 
 import re
 
-from verify_norm.core.errors import dynamo_cause, one_line
+from verify_norm.core.errors import one_line, quoted_cause
 
 INTERPRETED = "Triton's interpreter has no such function"  # our own words, which no kernel is to blame for
 NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
@@ -23,9 +23,11 @@ KINDS = {  # what a limit may be about: the words for it
 }
 REFUSES = re.compile(
     r"only|must|should|expect|require|need|support|not implemented|cannot|can't|at (most|least)|\btakes?\b|exceed|limit"
-    r"|too (large|small|long|many|few)|maximum|invalid|allowed|has to|have to|without|\bnot\b|wrong|\bbad\b",
+    r"|too (large|small|long|many|few)|maximum|invalid|allowed|has to|have to|without|\bnot\b|wrong|\bbad\b"
+    r"|\b(compiled|built|instantiated|speciali[sz]ed) for\b|\bhandles?\b|\bno (kernel|code|implementation|instance)\b",
     re.IGNORECASE,
 )
+ANY = "any"  # a refusal by its type, whatever its words are: the cases tell which limit
 DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
 BARE = "AssertionError: assert "  # without words of its own: the line of code
 ASSERTED = re.compile(r"\.(n?dim|dtype|shape|size|stride|is_contiguous|numel|is_cuda)\b| None\b")
@@ -33,7 +35,8 @@ UNWORDED = {"rank": "values to unpack", "none": "NoneType"}  # Python's own word
 FAILS = re.compile(  # words of torch and CUDA for what goes wrong inside a kernel
     r"cuda error|cublas|illegal (memory|instruction)|out of (memory|range|bounds|resource)|internal assert|device-side"
     r"|must match the (size|existing)|view size|to view|invalid for input of size|mat1 and mat2|broadcast|singleton"
-    r"|does not require grad|(inplace|in-place) operation|(positional|keyword) argument|on the same device",
+    r"|does not require grad|(inplace|in-place) operation|(positional|keyword) argument|on the same device"
+    r"|returned an (invalid|incorrect)|could not run '",
     re.IGNORECASE,
 )
 
@@ -42,8 +45,9 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
     """Return the kinds of limits that an exception of a kernel speaks of; none if it does not refuse the case.
 
     A limit is stated: the exception is of a type that people raise on purpose, and its words are those of a refusal, or
-    a bare `assert` about an argument. `x, y = t.shape` and an attribute of None count too, since Python says there what
-    was expected. On a GPU an error that speaks of CUDA is a failure, as is torch's complaint about two sizes.
+    a bare `assert` about an argument. NotImplementedError refuses by its type. `x, y = t.shape` and an attribute of
+    None count too, since Python says there what was expected. On a GPU an error that speaks of CUDA is a failure, as is
+    torch's complaint about two sizes.
 
     >>> limits(ValueError("rms_norm supports only 2-D inputs"), on_cpu=True)
     ('rank',)
@@ -58,8 +62,9 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
         return ()
     if unworded := tuple(kind for kind, words in UNWORDED.items() if words in said):
         return unworded
-    inner = dynamo_cause(error)
+    inner = quoted_cause(error)
     deliberate = inner[0] in {kind.__name__ for kind in DELIBERATE} if inner else isinstance(error, DELIBERATE)
-    refuses = deliberate and (ASSERTED if BARE in said else REFUSES).search(said)
+    by_type = inner[0] == NotImplementedError.__name__ if inner else isinstance(error, NotImplementedError)
+    refuses = by_type or (deliberate and (ASSERTED if BARE in said else REFUSES).search(said))
     kinds = [kind for kind, words in KINDS.items() if re.search(words, said, re.IGNORECASE)]
-    return tuple(kind for kind in kinds if refuses or kind == "device")
+    return (*(kind for kind in kinds if refuses or kind == "device"), *[ANY] * by_type)

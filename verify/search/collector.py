@@ -226,7 +226,7 @@ class Collector:
             findings=condition.each(condition.of_finding, self.kernel, sorted((*findings, *lacking), key=_check)),
             tallies=condition.each(condition.of_tally, self.kernel, sorted(self.tallies.values(), key=self._position)),
             checks=tuple(self._result(check) for check in self.checks),
-            skipped=(*skips(self.skipped, self.too_slow), *self._stated()),
+            skipped=(*skips(self.skipped, self.too_slow, timed=bool(self.pace.seen)), *self._stated()),
             layouts=dict(sorted(self.layouts.items())),
             detectable=tuple(sorted((one.detectable(*key) for key, one in self.detected.items()), key=self._position)),
             interrupted=self.interrupted,

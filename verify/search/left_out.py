@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from verify_norm.core.coverage import UNTIMED
 from verify_norm.core.geometry import repeated
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip
@@ -10,11 +11,19 @@ from verify_norm.core.tally import Skip
 NAMED = 16  # shapes: more are a number
 
 
-def skips(skipped: Counter[tuple[str, str]], too_slow: Mapping[str, Sequence[CaseSpec]]) -> Iterator[Skip]:
-    """Yield what was not checked by reason, with the shapes of cases that are too slow."""
+def skips(
+    skipped: Counter[tuple[str, str]], too_slow: Mapping[str, Sequence[CaseSpec]], *, timed: bool = True
+) -> Iterator[Skip]:
+    """Yield what was not checked by reason, with the shapes of cases that are too slow: if any case was `timed`."""
+    untimed = 0
     for (what, reason), count in skipped.items():
         specs = too_slow.get(reason, ()) if what == "cases" else ()
-        yield Skip(what, f"{reason}: {shapes(specs)}" if specs else reason, count)
+        if specs and not timed:
+            untimed += count
+        else:
+            yield Skip(what, f"{reason}: {shapes(specs)}" if specs else reason, count)
+    if untimed:
+        yield Skip("cases", UNTIMED, untimed)
 
 
 def shapes(specs: Sequence[CaseSpec]) -> str:

@@ -19,7 +19,7 @@ from verify_norm.running.runners import Runner
 from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew, Lane, Over, Part
 from verify_norm.search.drawing import OTHERS, Drawing
-from verify_norm.search.examine import Examined, examine_in
+from verify_norm.search.examine import NO_MEMORY, Examined, examine_in
 from verify_norm.search.planning import corner_table, covering_cases, offered_dtypes
 
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
@@ -153,7 +153,11 @@ class Sweep:
         if examined is None:
             checks = tuple(check.name for check in state.checks)
             call = partial(examine_for, state, lane.runner, spec, checks, slower=self.crew.slower)
-            examined = self.crew.examine(partial(call, rerun_seconds=state.pace.rerun_seconds), spec, lane.runner.fresh)
+            call = partial(call, rerun_seconds=state.pace.rerun_seconds)
+            try:
+                examined = self.crew.examine(call, spec, lane.runner.fresh)
+            except MemoryError:  # as we draw it
+                examined = Examined(spec, unsupported=NO_MEMORY)
             with self.writing:
                 state.journal.enter(examined)
         return examined

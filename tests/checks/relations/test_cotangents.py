@@ -186,7 +186,10 @@ def test_the_elements_of_each_gradient_that_are_wrong_are_counted_and_the_worst_
     outputs["dweight"] = output([[bound + SPACING, 1, want, want]])
     (found,) = cotangents._chosen(Asked(monkeypatch, outputs, expected).run, ("mean", "rstd"))
     assert (found.index, found.count) == ((0, 0), 1)
-    assert "of mean and rstd alone, of which mean and rstd not marked" in found.words
+    assert (
+        "of mean and rstd alone; mean and rstd not differentiated: ctx.mark_non_differentiable(mean, rstd)"
+        in found.words
+    )
     empty = {"dweight": SimpleNamespace(got=np.zeros((0, 3)), ratio=0.0)}
     none = {"dweight": of(np.zeros((0, 3)), np.zeros((0, 3)))}
     assert list(cotangents._chosen(Asked(monkeypatch, empty, none).run, ("y",))) == []

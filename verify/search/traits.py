@@ -1,0 +1,207 @@
+"""The properties of a case that a limit of a kernel may be about, and what of them separates cases that raised."""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from verify_norm.cases.placement import placement
+from verify_norm.core import geometry
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.only import MEMORY, SIZES, applies
+from verify_norm.core.spec import CaseSpec, Op
+
+MOST_RANKS = 8  # a larger number in words is a threshold
+MOSTLY = 0.75  # of the cases outside of a suggested limit: the share that fails
+MOST_SIZES = 16  # for which a kernel has code of its own
+Limit = tuple[str, str]  # what a kernel takes: in words, and as --only
+
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    """A property of a case that a limit may be about: `of(spec, op)`, None where a case does not have it.
+
+    Of a "yes" property the kernel takes the cases for which it is true, of an "ordered" one those to one side of a
+    threshold, of any other those with some of its few values. `words` say what it takes, and `only` does as --only.
+    """
+
+    kind: str
+    words: str
+    only: str
+    of: Callable[[CaseSpec, Op], Any]
+    form: str = ""
+
+    @property
+    def about(self) -> str:
+        """The name of its first clause."""
+        return re.split(r"\W", self.only)[0]
+
+    def limit(
+        self, raised: set[Any], ran: set[Any], named: Collection[int] = (), *, strict: bool = True
+    ) -> Limit | None:
+        """Return what the kernel takes, in words and as --only, if these values separate what raised from what ran.
+
+        A rank or a threshold has to be one that the kernel has `named`, if it names any; the threshold is that number
+        where it does not speak of what is less (`strict`).
+        """
+        ran = ran - {None}
+        if None in raised or not ran or not raised.isdisjoint(ran):
+            return None
+        if self.form == "yes":
+            return (self.words, self.only) if raised == {False} else None
+        if self.form == "ordered":
+            low, high = (max(ran), min(raised)) if max(ran) < min(raised) else (max(raised), min(ran))
+            thresholds = [n for n in named if n > MOST_RANKS and self.kind == "size"]
+            if low >= high or not max(ran) or (thresholds and not any(low - 1 <= n <= high + 1 for n in thresholds)):
+                return None
+            said = [n for n in thresholds if low <= n < high] if low in ran and not strict else []
+            if len(said) == 1:  # the number of its own words, and no neighbour that a case has
+                return f"{self.words} of at most {said[0]:,g}", f"{self.only}<={said[0]}"
+            if low in ran:
+                return f"{self.words} below {high:,g}", f"{self.only}<{high}"
+            return f"{self.words} above {low:,g}", f"{self.only}>{low}"
+        ranks = {n for n in named if n <= MOST_RANKS and self.kind == "rank"}
+        if ranks and ranks.isdisjoint({min(ran), max(ran), min(raised), max(raised)}):
+            return None
+        values = sorted(map(str, ran))
+        return f"{self.words.format(' or '.join(values))}", f"{self.only}={'+'.join(values)}"
+
+    def few(self, ran: set[Any]) -> Limit | None:
+        """Return the values that ran as what the kernel takes, if they are few.
+
+        >>> next(trait for trait in TRAITS if trait.only == "N").few({64, 128})
+        ('a row length of 64 or 128', 'N=64+128')
+        """
+        values = [str(value) for value in sorted(ran)]
+        if not 0 < len(values) <= MOST_SIZES:
+            return None
+        return f"{self.words} of {' or '.join(values)}", f"{self.only}={'+'.join(values)}"
+
+    def suggested(
+        self, failed: Sequence[Any], passed: Sequence[Any], named: Collection[int] = ()
+    ) -> tuple[int, float, str, set[Any]]:
+        """Return an --only outside of which most cases fail; its threshold is one that the kernel has `named`, if any.
+
+        With it come the number of failures outside, their share of the cases outside, and the values outside.
+        """
+        counts = {value: (failed.count(value), passed.count(value)) for value in {*failed, *passed}}
+        if self.form == "ordered":
+            least, most = min(failed), max(failed)
+            below = max((v for v in passed if v < least), default=least)
+            said = [n for n in named if n > MOST_RANKS and self.kind == "size" and below <= n < least]
+            sides = {
+                f"{self.only}<={said[0]}" if len(said) == 1 else f"{self.only}<{least}": {
+                    v for v in counts if v >= least
+                }
+            }
+            sides[f"{self.only}>{most}"] = {v for v in counts if v <= most}
+        else:
+            bad = {v for v, (wrong, right) in counts.items() if wrong >= MOSTLY * (wrong + right)}
+            kept = "+".join(sorted(str(v) for v in counts.keys() - bad))
+            sides = {self.only if self.form == "yes" else f"{self.only}={kept}": bad}
+            if bad != {False} if self.form == "yes" else None in counts or len(bad) == len(counts):
+                return 0, 0.0, "", set()
+        tries = []
+        for only, outside in sides.items():
+            wrong, right = (sum(counts[v][side] for v in outside) for side in (0, 1))
+            tries.append((wrong, wrong / max(wrong + right, 1), only, outside))
+        return max(tries, key=lambda one: one[:2])
+
+
+def _contiguous(*names: str) -> Callable[[CaseSpec, Op], bool]:
+    """Return the function that says whether these arguments, all if none are named, are contiguous or None."""
+
+    def of(spec: CaseSpec, op: Op) -> bool:
+        given = [t for t in op.inputs if t.role != "saved" and t.extent != "one" and (not names or t.name in names)]
+        given = [t for t in given if getattr(spec, t.name, True)]  # not None
+        return all(_dense(geometry.shape_of(t, spec, op), geometry.layout_of(spec, t.name)) for t in given)
+
+    return of
+
+
+def _dense(shape: tuple[int, ...], layout: str) -> bool:
+    """Return whether torch calls the tensor contiguous: a dimension of one element may have any stride."""
+    size = 1
+    for n, stride in zip(reversed(shape), reversed(placement(shape, layout).strides), strict=True):
+        if n != 1 and stride != size:
+            return not prod(shape)
+        size *= n
+    return True
+
+
+def _inner(spec: CaseSpec, op: Op) -> bool:
+    """Return whether in x, and in all of its shape, neighbours of the last dimension are neighbours in memory."""
+    layouts = [geometry.layout_of(spec, t.name) for t in op.inputs if t.extent == "data"]
+    return spec.shape[-1] < 2 or all(placement(spec.shape, layout).strides[-1] == 1 for layout in layouts)
+
+
+def _weight_like_x(spec: CaseSpec, op: Op) -> bool:
+    return _affine_dtype(spec, op) in (None, spec.dtype)
+
+
+def _affine_dtype(spec: CaseSpec, op: Op) -> str | None:
+    names = {tensor.name for tensor in op.inputs}  # running statistics have the type of weight too
+    has = spec.weight or (spec.bias and "bias" in names) or (spec.running and "running_mean" in names)
+    return (spec.weight_dtype or spec.dtype) if has else None
+
+
+def _wide_weight(spec: CaseSpec, op: Op) -> bool:
+    return FORMATS[_affine_dtype(spec, op) or spec.dtype].u <= FORMATS[spec.dtype].u
+
+
+def _rotary(spec: CaseSpec, op: Op) -> str:
+    """Return the part of a row that is rotated: half of two elements are rotated as all of them are."""
+    whole = replace(spec, rotary="full")
+    alike = geometry.position_shape(spec, op) == geometry.position_shape(whole, op)
+    return "full" if alike else spec.rotary
+
+
+QUANTITIES = [(name, *SIZES[name]) for name in ("N", "last", "C", "M", "numel", "bytes", "variance_size")]
+TRAITS = (
+    Trait("rank", "x of {} dimensions", "ndim", lambda spec, op: len(spec.shape)),
+    Trait("rank", "{} normalized dimensions", "normalized_ndim", lambda spec, op: spec.normalized_ndim),
+    Trait("dtype", "x of {}", "dtype", lambda spec, op: spec.dtype),
+    Trait("dtype", "a weight of x's type", "weight_dtype=x", _weight_like_x, "yes"),
+    Trait("dtype", "a weight no narrower than x", "weight_dtype=x+float32", _wide_weight, "yes"),
+    Trait("dtype", "a weight of {}", "weight_dtype", _affine_dtype),
+    Trait("layout", "contiguous x", "contiguous=x+residual_out", _contiguous("x", "residual_out"), "yes"),
+    Trait("layout", "contiguous dy", "contiguous=dy", _contiguous("dy"), "yes"),
+    Trait("layout", "contiguous weights", "contiguous=weight+bias", _contiguous("weight", "bias"), "yes"),
+    Trait("layout", "tensors with contiguous rows", "unit_stride", _inner, "yes"),
+    Trait("layout", "contiguous tensors", "contiguous", _contiguous(), "yes"),
+    Trait("none", "cases with a weight", "weight", lambda spec, op: spec.weight, "yes"),
+    Trait("none", "cases with a bias", "bias", lambda spec, op: spec.bias, "yes"),
+    Trait("none", "cases with weight and bias", "weight,bias", lambda spec, op: spec.weight and spec.bias, "yes"),
+    Trait("none", "cases with dresidual_out", "dresidual_out", lambda spec, op: spec.dresidual_out, "yes"),
+    Trait("eps", "eps", "eps", lambda spec, op: spec.eps, "ordered"),
+    Trait("rotary", "a rotation of the {} row", "rotary", _rotary),
+    *(Trait("size", words, name, of, "ordered") for name, words, of in QUANTITIES),
+)
+
+
+def traits_of(op: Op, said: str) -> list[Trait]:
+    """Return the traits that the operator's cases have; a problem that is `said` may name divisors."""
+    own = {tensor.name for tensor in op.inputs}
+    found = [trait for trait in (*TRAITS, *multiples(said)) if applies(trait.about, op)]
+    for place, trait in enumerate(found):
+        if trait.about in MEMORY and "=" in trait.only:
+            names = [name for name in trait.only.partition("=")[2].split("+") if name in own]
+            found[place] = replace(trait, only=f"{trait.about}={'+'.join(names)}")
+    return found
+
+
+def multiples(said: str) -> Iterator[Trait]:
+    """Yield the divisors that a problem names, else the powers of two, and whether a number is a power of two."""
+    named = re.findall(r"(?:divisible by|multiples? of|%)\s*(\d+)", said)
+    named += ["2"] * bool(re.search(r"\b(even|odd)\b", said, re.IGNORECASE))
+    divisors = [int(k) for k in named if int(k) > 1] or [2**k for k in range(1, 11)]
+    for name, words, of in QUANTITIES:
+        yield Trait("multiple", f"{words} that is a power of 2", f"{name}=2^k", _such(of, 0), "yes")
+        for k in divisors:
+            yield Trait("multiple", f"{words} that is a multiple of {k}", f"{name}%{k}=0", _such(of, k), "yes")
+
+
+def _such(of: Callable[[CaseSpec, Op], int], k: int) -> Callable[[CaseSpec, Op], bool]:
+    """Return the function that says whether a quantity is a multiple of k; for k = 0, whether it is a power of 2."""
+    return lambda spec, op: of(spec, op) % k == 0 if k else of(spec, op).bit_count() == 1
