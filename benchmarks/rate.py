@@ -3,9 +3,10 @@
     python benchmarks/rate.py [--kernel layernorm_bwd] [--workers 1,4] [--seconds 55] [--out FILE]
 
 Writes FILE.json, and FILE.svg with the cost by size. A run is `verify-norm --kernel K` with its default settings, first
-with an empty cache of Triton ("cold"), then with what that run has compiled ("warm"); and one of random cases of usual
-size alone, cold and warm. A case's cost is the median time to draw its inputs, to compute truth and bound, and to run
-the kernel once and check signature, accuracy and memory; on a GPU beside the same with NumPy, up to 2^22 elements.
+with an empty cache of Triton ("cold"), then with what that run has compiled ("warm"). So is one of random cases of
+usual size alone, warm with each number of workers. A case's cost is the median time to draw its inputs, to compute
+truth and bound, and to run the kernel once and check signature, accuracy and memory; on a GPU beside the same with
+NumPy, up to 2^22 elements.
 """
 
 import argparse
@@ -15,9 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
-from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,6 +37,7 @@ LENGTH = 4096  # of a row, at most
 NUMPY = 2**22  # elements: NumPy takes seconds for more
 CHECKS = ("signature", "accuracy", "memory")
 REPEATS = 3
+COUNTED = ("cases", "seconds", "seconds_in_kernel", "work")
 # A whole run by the command line, or of random cases alone; the arguments are the kernel, workers, seconds and a file.
 DEFAULT = """
 import sys
@@ -61,17 +62,16 @@ Path(file).write_text(json.dumps(jsonable(report)))
 """
 
 
-def runs(kernel: str, workers: Iterable[int], seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield what each whole run did, cold and warm, with each number of workers."""
-    for count, (which, code) in product(workers, {"default": DEFAULT, "random": RANDOM}.items()):
-        with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as kept:
-            for state in ("cold", "warm"):
-                report = Path(kept) / "report.json"
+def runs(kernel: str, workers: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield what runs did: with the first number of workers cold and warm, random ones warm with the others too."""
+    with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as kept:
+        report = Path(kept) / "report.json"
+        for which, code in {"default": DEFAULT, "random": RANDOM}.items():
+            others = workers[1:] if which == "random" else ()
+            for state, count in (("cold", workers[0]), ("warm", workers[0]), *(("warm", other) for other in others)):
                 arguments = [sys.executable, "-c", code, kernel, str(count), str(seconds), str(report)]
-                started = time.perf_counter()
-                subprocess.run(
-                    arguments, env={**os.environ, "TRITON_CACHE_DIR": cache}, check=False, capture_output=True
-                )
+                started, environment = time.perf_counter(), {**os.environ, "TRITON_CACHE_DIR": cache}
+                subprocess.run(arguments, env=environment, check=False, capture_output=True)
                 found = json.loads(report.read_text(encoding="utf-8"))
                 yield {
                     "kernel": kernel,
@@ -147,7 +147,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     counts = [int(count) for count in args.workers.split(",") if int(count)]
-    whole = list(runs(args.kernel, counts, args.seconds))
+    whole = list(runs(args.kernel, counts, args.seconds)) if counts else []
     for row in whole:
         of = f"{row['run']}, {row['state']}, {row['workers']} workers"
         print(f"{of}: {row['cases_a_second']:.1f} cases/s, {row['cases']} cases")

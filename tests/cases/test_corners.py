@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from verify_norm.cases import corners, draw, further_runs, placement
+from verify_norm.cases import corners, dispatch, draw, further_runs, placement
 from verify_norm.cases.corner_lines import THIRD
 from verify_norm.checks import invariance
 from verify_norm.core import geometry, ways
@@ -295,7 +295,10 @@ def test_large_cases_are_of_the_operators_view_and_each_has_data_of_its_own(op, 
     assert table[0].shape == first
     assert [spec.seed for spec in table] == list(range(len(table)))
     assert [spec.dtype for spec in table[:3]] == ["float32", "float16", "float32"]
-    assert all({*corners.AT_EVERY_SIZE} <= {*spec.further} for spec in table)
+    whole, others = ([spec for spec in table if (spec.eps == dispatch.EPS) is so] for so in (False, True))
+    assert all({*corners.AT_EVERY_SIZE} <= {*spec.further} for spec in whole)
+    some = [spec for spec in others if {*corners.AT_EVERY_SIZE} <= {*spec.further}]
+    assert len(others) / 4 < len(some) < len(others) / 2  # they are many
 
 
 @pytest.mark.parametrize("table", [corners.wide, corners.corners])
@@ -373,3 +376,36 @@ def test_every_type_has_more_channels_than_4096(op):
     """A kernel may keep that many in a block, and take a later one for the first."""
     channels = {(spec.dtype, spec.shape[1]) for spec in corners.wide(OPS[op], DTYPES)}
     assert {(dtype, many) for dtype in DTYPES for many in (8192, 8200)} <= channels
+
+
+@pytest.mark.parametrize("op", ["rmsnorm_fwd", "add_layernorm_bwd"])
+def test_one_token_of_each_sequence_in_every_type_and_in_all_quick_modes(op):
+    """A decoding path, (B, 1, N), may be for B = 1, or differ in evaluation."""
+    some = [
+        spec for spec in corners.corners(OPS[op], DTYPES) if len(spec.shape) == 3 and spec.shape[1] == 1 < spec.shape[0]
+    ]
+    assert {spec.dtype for spec in some} == set(DTYPES)
+    assert {spec.mode for spec in some} >= {"quick"}
+    assert any(prod(spec.shape) >= corners.MANY and spec.shape[1] == 1 for spec in corners.wide(OPS[op], DTYPES))
+
+
+def test_many_rows_have_gradients_that_are_expanded_in_every_type():
+    table = [spec for spec in corners.corners(OPS["layernorm_bwd"], DTYPES) if spec.shape[0] > 1024]
+    for layout in ("expanded", "scalar"):
+        assert {spec.dtype for spec in table if spec.dy_layout == layout} == set(DTYPES)
+
+
+def test_tables_of_angles_end_before_the_tokens_of_several_heads():
+    table = [spec for spec in corners.wide(OPS["qk_norm_rope_fwd"], DTYPES) if spec.shape[-2:] == (2, 4)]
+    assert {spec.dtype for spec in table if spec.shape[-3] > 4096} == set(DTYPES)
+
+
+def test_a_modulation_without_weight_and_bias_has_many_tokens_a_sample_in_every_type():
+    table = corners.wide(OPS["modulate_layernorm_fwd"], DTYPES)
+    some = [spec for spec in table if not spec.weight and not spec.bias and spec.modulation == "sample"]
+    assert {spec.dtype for spec in some if spec.shape[1] > 1024} == set(DTYPES)
+
+
+def test_a_dropout_of_one_half_is_among_the_corners_of_every_type():
+    table = corners.corners(OPS["dropout_add_rmsnorm_fwd"], DTYPES)
+    assert {spec.dtype for spec in table if spec.dropout_p == 0.5} == set(DTYPES)

@@ -50,6 +50,7 @@ IMPOSSIBLE = (
     ("under autocast", "dtype float16"),  # it is tried in one 16-bit type
     ("vmap", "dtype float16"),  # torch's own norms round once more there
     ("vmap", "dtype bfloat16"),
+    ("vmap of the parameters", "no weight"),
     ("vmap", "float16 weights"),
     ("vmap", "float32 weights"),  # those of a float32 x are of x's type
     ("≤ 1", "≤ 1"),  # x̂ is 0, or there is no variance

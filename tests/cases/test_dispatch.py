@@ -60,3 +60,52 @@ def test_a_seed_gives_other_data_for_the_same_choices():
     assert {spec.seed for spec in one}.isdisjoint(spec.seed for spec in two)
     assert [replace(spec, seed=0) for spec in one] == [replace(spec, seed=0) for spec in two]
     assert max(spec.seed for spec in two) < 2**64
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_larger_cases_are_of_their_operator_and_leave_time(op):
+    cases = dispatch.large(OPS[op], KERNEL_DTYPES)
+    assert len(cases) == len(set(cases)) <= 64
+    assert sum(prod(spec.shape) for spec in cases) < 2**24
+    assert [spec for spec in cases if refusal(spec, OPS[op])] == []
+    assert {spec.dtype for spec in cases} == set(KERNEL_DTYPES)
+
+
+def large_choices(spec, op):
+    """What a kernel may dispatch on beyond a threshold of size, by name."""
+    apart = {spec.x_layout, spec.dy_layout if OPS[op].forward else spec.x_layout} & {"transposed", "expanded"}
+    layout = "apart" if apart else (spec.x_layout, spec.dy_layout if OPS[op].forward else None)
+    names = {**choices(spec), "layout": layout, "normalized": spec.normalized_ndim}
+    groups = {1: "one", spec.shape[1 if spec.num_groups else 0]: "all"}.get(spec.num_groups, "some")
+    names |= {"groups": groups, "samples": None}
+    if OPS[op].view == "rows":
+        names["samples"] = len(spec.shape) - spec.normalized_ndim
+        rows, length = prod(spec.shape[: -spec.normalized_ndim]), prod(spec.shape[-spec.normalized_ndim :])
+        return names | {"size": (rows > 1, rows > 2048, length > 8000), "tile": length % 8 == 0}
+    return names | {"size": spec.shape}
+
+
+@pytest.mark.parametrize(
+    "op", ["layernorm_bwd", "add_rmsnorm_bwd", "groupnorm_bwd", "instancenorm_bwd", "batchnorm_bwd"]
+)
+def test_a_large_size_meets_any_two_choices(op):
+    """A kernel may go wrong beyond a threshold of size, and there without a weight or in one layout alone."""
+    cases = [large_choices(spec, op) for spec in dispatch.large(OPS[op], KERNEL_DTYPES)]
+    values = {name: {case[name] for case in cases} for name in cases[0]}
+    others = [name for name, some in values.items() if len(some) > 1 and name != "size"]
+    assert {"dtype", "weight", "layout"} <= set(others)
+    for names in combinations(others, 2):
+        met = {(case["size"], *(case[name] for name in names)) for case in cases}
+        if not set(names) <= {"normalized", "samples"}:  # one choice of three
+            assert len(met) == len(values["size"]) * prod(len(values[name]) for name in names), names
+
+
+@pytest.mark.parametrize("array", [dispatch.array, dispatch.large])
+def test_eps_is_none_that_a_path_of_a_kernel_would_have(array):
+    assert {spec.eps for spec in array(OPS["groupnorm_fwd"], KERNEL_DTYPES)} == {dispatch.EPS}
+
+
+def test_gradients_of_many_rows_are_transposed_and_expanded():
+    cases = [spec for spec in dispatch.large(OPS["rmsnorm_bwd"], KERNEL_DTYPES) if spec.shape[0] > 2048]
+    assert {"contiguous", "row_strided", "transposed"} <= {spec.dy_layout for spec in cases}
+    assert any(spec.dy_layout == "expanded" for spec in dispatch.large(OPS["rmsnorm_bwd"], KERNEL_DTYPES))

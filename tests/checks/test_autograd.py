@@ -1,5 +1,6 @@
 """The check `autograd`: functions whose gradients depend on how they are asked for, and unusual right ones."""
 
+import threading
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -30,6 +31,7 @@ WAYS = {
     "between": ways.INTERLEAVED,
     "forward mode": ways.FORWARD_MODE,
     "moved": ways.MOVED,
+    "elsewhere": ways.ELSEWHERE,
     "split": ways.SPLIT,
 }
 LOOSE = Contract(expanded=True, summation="sequential")  # torch's own
@@ -963,6 +965,41 @@ def test_forward_mode_behind_a_norm(op, modulation):
     assert "in forward mode is" in said(wrong, "forward mode", spec, op)[None]
 
 
+class TwiceAdding(torch.autograd.Function):
+    """A fused addition whose backward is differentiable but for what it passes on of the sum, where that is cut off."""
+
+    cut = True
+
+    @staticmethod
+    def forward(ctx, x, residual, weight, eps):
+        summed = x + residual
+        ctx.save_for_backward(summed, weight)
+        ctx.eps = eps
+        rstd = (summed.double().square().mean(-1, keepdim=True) + eps).rsqrt()
+        y = summed.double() * rstd if weight is None else summed.double() * rstd * weight.double()
+        return y.to(x.dtype), summed
+
+    @classmethod
+    def backward(cls, ctx, dy, dsummed):
+        summed, weight = ctx.saved_tensors
+        rstd = (summed.double().square().mean(-1, keepdim=True) + ctx.eps).rsqrt()
+        dx, dw = gradients(dy, summed, weight, rstd)
+        dx = (dx.double() + (dsummed.detach() if cls.cut else dsummed)).to(dy.dtype)
+        return dx, dx, dw, None
+
+
+def test_second_derivatives_of_what_is_passed_on_of_a_sum(monkeypatch):
+    def add_rmsnorm(x, residual, weight, eps):
+        return TwiceAdding.apply(x, residual, weight, eps)
+
+    found = said(add_rmsnorm, "second", op="add_rmsnorm")
+    assert "the derivative of dx with respect to dresidual_out is silently wrong" in found["dx"]
+    assert said(add_rmsnorm, "second", replace(SPEC, dresidual_out=False), op="add_rmsnorm") == {}
+    monkeypatch.setattr(TwiceAdding, "cut", False)
+    for spec in (SPEC, replace(SPEC, dresidual_out=False), replace(SPEC, frozen=("x",))):
+        assert said(add_rmsnorm, "second", spec, op="add_rmsnorm") == {}
+
+
 class ByAddress(Once):
     """It finds rstd by the address of the saved x, which is another one where saved tensors are moved."""
 
@@ -978,6 +1015,36 @@ class ByAddress(Once):
     def backward(cls, ctx, dy):
         x, weight, *_ = ctx.saved_tensors
         return *gradients(dy, x, weight, cls.kept.get(x.data_ptr(), 1.0)), None
+
+
+class OfItsThread(Once):
+    """What its backward needs lies with the thread of the forward, as its plan or workspace may."""
+
+    kept: ClassVar = threading.local()
+
+    @classmethod
+    def forward(cls, ctx, x, weight, eps):
+        cls.kept.scale = 1.0
+        return super().forward(ctx, x, weight, eps)
+
+    @classmethod
+    @once_differentiable
+    def backward(cls, ctx, dy):
+        return *gradients(dy * getattr(cls.kept, "scale", 0.5), *ctx.saved_tensors), None
+
+
+class FailsElsewhere(OfItsThread):
+    @classmethod
+    @once_differentiable
+    def backward(cls, ctx, dy):
+        return *gradients(dy * cls.kept.scale, *ctx.saved_tensors), None
+
+
+def test_a_backward_in_another_thread():
+    assert "where the backward runs in another thread" in said(OfItsThread, "elsewhere")["dx"]
+    assert "has no attribute 'scale'" in said(FailsElsewhere, "elsewhere")[None]
+    assert said(OfItsThread, "again") == {}
+    assert said(Once, "elsewhere") == {}
 
 
 def test_saved_tensors_that_come_back_in_other_memory():

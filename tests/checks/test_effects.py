@@ -15,6 +15,7 @@ import sys
 import threading
 import warnings
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -518,6 +519,51 @@ def test_batches_counted_wrongly(mistake, training, grows, monkeypatch):
     expected = f"num_batches_tracked grows by {grows} in a call {where}, expected {int(training)}"
     assert said(kernel, spec) == [expected]
     assert said(kernel, replace(spec, training=not training)) == []
+
+
+class Averaging(torch.nn.BatchNorm1d):
+    """BatchNorm that averages over all batches where momentum is None, or takes another number for it."""
+
+    instead: ClassVar[Any] = None
+
+    def forward(self, x):
+        if self.momentum is None and self.instead == "raise":
+            raise TypeError("momentum must be a number")
+        if self.momentum is not None or self.instead is None:
+            return super().forward(x)
+        self.momentum = self.instead(int(self.num_batches_tracked))
+        try:
+            return super().forward(x)
+        finally:
+            self.momentum = None
+
+
+@pytest.mark.parametrize(
+    ("instead", "batch"),
+    [
+        (lambda counted: 0.1, 1),
+        (lambda counted: 1 / max(counted, 1), 2),
+        (lambda counted: max(0.5, 1 / (counted + 1)), 3),
+    ],
+)
+def test_a_momentum_of_none_averages_over_all_batches(instead, batch, monkeypatch):
+    (kernel,) = load_directions(Averaging, "batchnorm_fwd")
+    spec = CaseSpec((4, 3, 5), effect=ways.COUNTED)
+    assert said(kernel, spec) == []
+    monkeypatch.setattr(Averaging, "instead", staticmethod(instead))
+    found = said(kernel, spec)
+    words = f"in batch {batch} of a module with momentum=None, which counts 1/{batch}; "
+    assert [words in one for one in found] == [True]
+    assert found[0].startswith("running_")
+    assert said(kernel, replace(spec, training=False)) == said(kernel, replace(spec, running=False)) == []
+
+
+def test_a_module_that_takes_no_momentum_of_none_or_has_its_own(monkeypatch):
+    monkeypatch.setattr(Averaging, "instead", "raise")
+    (kernel,) = load_directions(Averaging, "batchnorm_fwd")
+    assert said(kernel, CaseSpec((4, 3, 5), effect=ways.COUNTED)) == []
+    (instance,) = load_directions(Averaging(3, momentum=0.3), "batchnorm_fwd")
+    assert said(instance, instance.fitted(CaseSpec((4, 3, 5), effect=ways.COUNTED))) == []
 
 
 def test_batches_where_nothing_counts_them():

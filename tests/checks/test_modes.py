@@ -40,7 +40,10 @@ WAYS = (
 )
 BACKWARDS = (*WAYS[:4], *WAYS[-6:-4])
 EVALUATION, COPY = WAYS[4], WAYS[-4]
-BATCHED = ("under torch.func.vmap", "under torch.func.vmap of all tensors")
+BATCHED = (
+    *("under torch.func.vmap", "under torch.func.vmap of all tensors"),
+    "under torch.func.vmap of the parameters",
+)
 OF_MODULES = (EVALUATION, COPY)
 right = layernorm()
 
@@ -764,3 +767,37 @@ def test_a_rule_for_vmap(way):
     assert said(right, way) == said(layernorm_bwd(), way, op="layernorm_bwd") == {}
     assert said(lambda x, weight, eps: torch.tensor((x * x).sum().item()), way, op="rmsnorm_fwd") == {}  # refused
     assert said(right, way, inplace=("y:x",)) is said(right, way, replace(ROWS, dtype="bfloat16")) is None
+
+
+class OfTheFirstDimension(BatchingRight):
+    """Its rule takes the first dimension of x for the batch, where there are as many rows as samples too."""
+
+    @classmethod
+    def vmap(cls, info, places, x, weight, eps):
+        assert x.shape[0] == info.batch_size
+        return BatchingRight.vmap(info, (0, *places[1:]), x, weight, eps)
+
+
+def test_a_rule_for_vmap_that_takes_the_first_dimension_for_the_batch():
+    def rmsnorm_fwd(x, weight, eps):
+        return OfTheFirstDimension.apply(x, weight, eps)
+
+    assert set(said(rmsnorm_fwd, BATCHED[0], replace(ROWS, shape=(2, 8)), op="rmsnorm_fwd")) == {"y"}
+    assert said(rmsnorm_fwd, BATCHED[0], replace(ROWS, shape=(3, 8)), op="rmsnorm_fwd") == {}  # refused
+
+
+class OfOneModel(BatchingRight):
+    """Its rule has the first model's weight for all models of one x."""
+
+    @classmethod
+    def vmap(cls, info, places, x, weight, eps):
+        if places[0] is None:
+            weight = weight.movedim(places[1], 0)[:1].expand_as(weight)
+        return BatchingRight.vmap(info, places, x, weight, eps)
+
+
+def test_a_rule_for_vmap_of_the_parameters_alone():
+    found = {
+        way: said(lambda x, weight, eps: OfOneModel.apply(x, weight, eps), way, op="rmsnorm_fwd") for way in BATCHED
+    }
+    assert [set(found[way]) for way in BATCHED] == [set(), set(), {"y"}]

@@ -111,6 +111,7 @@ FORWARDS = {"add forward", "batch forward"}
     [
         ("mode", ways.BATCHED, DOORS.keys() - {"batch forward"}),  # it changes running statistics in place
         ("mode", ways.ALL_BATCHED, DOORS.keys() - {"batch forward"}),
+        ("mode", ways.PARAMETERS_BATCHED, DOORS.keys() - {"batch forward"}),
         ("mode", ways.UNTRACKED, {"batch forward", "batch of torch"}),
         ("called", ways.AS_USUAL, FORWARDS),
         ("called", ways.AS_IN_INFERENCE, FORWARDS),

@@ -82,6 +82,14 @@ def test_others_of_a_shape_follow_a_random_case_and_new_ones_where_it_comes_agai
     assert made.met == 9
 
 
+def test_explorations_that_draw_one_shape_give_it_other_values(swept):
+    made, state, ran, _ = swept()
+    for number in (0, 1):
+        made.drawn(Lane(state.runner, at_once, exploration=number), SPECS[0], 3)
+    assert len(ran) == 8
+    assert len(set(ran)) == 7, "the case itself comes twice"
+
+
 def test_what_the_kernel_refuses_has_no_others(swept):
     made, state, ran, _ = swept(lambda spec: {"unsupported": "no", "tallies": ()})
     made.drawn(Lane(state.runner, at_once), SPECS[0], 5)

@@ -9,7 +9,17 @@ from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from verify_norm.cases import further_runs, placement
-from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LARGEST, LONG, OUTPUT_SCALES, STRONG, SUBNORMAL
+from verify_norm.cases.corner_lines import (
+    DROPOUTS,
+    FAINT,
+    LARGEST,
+    LONG,
+    OUTPUT_SCALES,
+    STATISTICS,
+    STRONG,
+    SUBNORMAL,
+    UNTRACKED,
+)
 from verify_norm.cases.corners import exponent, frozen_alike
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core import ways
@@ -34,12 +44,6 @@ DY_SCALES: dict[str, int | str] = {
 }
 MODULATIONS = get_args(get_type_hints(CaseSpec)["modulation"])
 WEIGHT_TYPES = ("float32", "float16", "bfloat16")
-UNTRACKED = "training without running statistics"
-STATISTICS = {  # BatchNorm's
-    "training": {"training": True, "running": True},
-    UNTRACKED: {"training": True, "running": False},
-    "evaluation": {"training": False, "running": True},
-}
 MEETING = ("mode", "call", "autograd")  # whose ways meet types, shapes and options; those of others meet types
 # Beside these values no other choice shows: there is no result, it is b or x times a constant, or it overflows.
 HIDING = frozenset(

@@ -8,6 +8,7 @@ from verify_norm.cases.corner_lines import LAST, Row
 
 F32, BF16 = {"weight_dtype": "float32"}, {"weight_dtype": "bfloat16"}  # the latter of a float32 x
 STRIDED = {"x_layout": "row_strided", "dy_layout": "row_strided"}
+TURNED = {"x_layout": "transposed", "dy_layout": "transposed"}
 NONE = {"weight": False, "bias": False}
 BARE = {"bias": False}
 EVALUATION = {"training": False}
@@ -26,14 +27,14 @@ LARGE_ROWS: tuple[Row, ...] = (
     ((133, 1100), F32),
     ((134, 1100), F32),
     ((1024, 1024), {"offset": -100.0}),
-    ((1030, 1026), F32),
+    ((1030, 1026), {**F32, **TURNED}),
     ((1024, 1024), F32),
-    ((519, 2049), BF16),
+    ((519, 2049), {**BF16, **TURNED}),
     ((2048, 520), {**F32, **BARE}),
     ((1056, 1024), {"offset": 30.0, **NONE}),
     ((1024, 2048), {}),  # long partial sums
     ((520, 2048), {**STRIDED, "offset": 10.0}),
-    ((1030, 2050), F32),
+    ((1030, 2050), {**F32, **TURNED}),
     ((2051, 520), {**STRIDED, **NONE}),
     ((4096, 257), {**NONE, "data": "heavy"}),
     ((293, 3584), {**STRIDED, **BARE}),

@@ -16,7 +16,7 @@ FAINT, STRONG = "faint", "strong"  # … and a dy_log2_scale: of gradients as fa
 # nearly all zero; no power of two.
 OUTPUT_SCALES = (1.0, 100.0, 300.0, 1e6, 2.0**-6, 2.0**-14, 40.7)
 LONG = 2**20  # a variance_size of whole rows
-DROPOUTS = (0.1, 0.3337, 0.0, 0.97)  # the probabilities of a dropout
+DROPOUTS = (0.1, 0.3337, 0.0, 0.97, 0.5)  # the probabilities of a dropout
 THIRD = 314573 / 2**20  # a weight_offset of about 0.3: a float32, and between the numbers of any type of 16 bits
 LAST = {"x_layout": "channels_last", "dy_layout": "channels_last"}
 SEQUENCE = {"x_layout": "sequence_slice", "dy_layout": "sequence_slice"}
@@ -24,3 +24,9 @@ SLICE = {"x_layout": "channel_slice", "dy_layout": "channel_slice"}
 INNER = {"x_layout": "inner_slice", "dy_layout": "inner_slice"}
 LOOSE = {"x_layout": "loose", "dy_layout": "loose"}
 OWN = dict.fromkeys(("x_layout", "dy_layout", "weight_layout", "bias_layout"), "own")
+UNTRACKED = "training without running statistics"
+STATISTICS = {  # BatchNorm's
+    "training": {"training": True, "running": True},
+    UNTRACKED: {"training": True, "running": False},
+    "evaluation": {"training": False, "running": True},
+}

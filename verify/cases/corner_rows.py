@@ -109,6 +109,7 @@ ROW_CORNERS: Topics = {
         ((2, 112, 16), {}),  # more heads than a tile of 64 holds, of several tokens
         ((2, 96, 24), {}),
         ((3, 80, 16), {}),
+        *(((rows, 1, length), {}) for rows, length in ((4, 64), (5, 48), (6, 40))),  # one token of each sequence
     ),
     "eps": (
         ((8, 40), {"log2_scale": -8, "eps": 1e-3, "weight_layout": "offset"}),  # eps dominates the variance
@@ -189,10 +190,15 @@ SERVING_ROWS: tuple[Row, ...] = (  # from small to large, as far as the kernel's
 GPU_SERVING_ROWS: tuple[Row, ...] = tuple(
     ((64, length), {"batch": batch}) for length in (512, 4096, 8192) for batch in (255, 256, 257, 300, 4096)
 )
-MANY_ROWS: tuple[Row, ...] = tuple(  # long sums of dweight and dbias, in every type
-    ((rows + turn, length), {})
-    for rows, lengths in ((1025, (3, 2, 4)), (4097, (2, 1, 4)), (16384, (1, 3, 2)))
-    for turn, length in enumerate(lengths)
+MANY_ROWS: tuple[Row, ...] = (  # long sums of dweight and dbias, in every type
+    *(
+        ((rows + turn, length), {})
+        for rows, lengths in ((1025, (3, 2, 4)), (4097, (2, 1, 4)), (16384, (1, 3, 2)))
+        for turn, length in enumerate(lengths)
+    ),
+    # the gradients of .sum(0) and of .sum(): one row, or one number, times the number of rows
+    *(((4101 + turn, 12), {"dy_layout": "expanded"}) for turn in range(3)),
+    *(((1031 + turn, 20), {"dy_layout": "scalar"}) for turn in range(3)),
 )
 _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
     *((16384, (3, 4, 5)), (1, (131072, 131073, 131074)), (65537, (2, 3, 4)), (8193, (17, 18, 19)), (45055, (5, 6, 7))),
@@ -214,6 +220,7 @@ WIDE_ROWS: tuple[Row, ...] = (  # thresholds of rows, of lengths and of elements
     ((4097, 257), {}),  # more than 2^20 elements
     *(((2096 + more, 8), {"weight_dtype": "float32"}) for more in range(3)),  # a large rest, whatever the tile
     *(((12, 1370 + more, 8), {}) for more in range(3)),  # long samples: a division by their length rounds
+    *(((1, 4099 + more, 2, 4), {}) for more in range(3)),  # heads of more tokens than a table has positions
 )
 CROWDED_ROWS: tuple[Row, ...] = tuple(  # enough programs to contend for a lock or a buffer, in every type
     ((rows + more, length), {})

@@ -10,7 +10,7 @@ from verify_norm.cases import corner_channels as channels
 from verify_norm.cases import corner_groups as groups
 from verify_norm.cases import corner_large as large
 from verify_norm.cases import corner_rows as rows
-from verify_norm.cases import further_runs
+from verify_norm.cases import dispatch, further_runs
 from verify_norm.cases.corner_lines import (
     DROPOUTS,
     FAINT,
@@ -64,7 +64,8 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
 def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = False) -> list[CaseSpec]:
     """Return corner cases that are larger than any of `corners` in rows, length or elements; the dtypes take turns.
 
-    A torch kernel runs one in a tenth of a second, an interpreter in seconds; each meets as many as its time allows.
+    Those of `dispatch`, in which a size meets any two choices, come last. A torch kernel runs one in a tenth of a
+    second, an interpreter in seconds; each meets as many as its time allows.
     """
     plain, other = {
         "rows": (rows.WIDE_ROWS, large.LARGE_ROWS),
@@ -80,9 +81,16 @@ def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = F
         further = ("modes",) * bool(recorded and prod(shape) >= MANY and number % 2)
         specs.append(further_runs.also(spec, (*AT_EVERY_SIZE, *further)))
     few, many = ([spec for spec in specs if (prod(spec.shape) >= MANY) is so] for so in (False, True))
+    met = list[CaseSpec]()
+    for number, spec in enumerate(dispatch.large(op, dtypes), len(specs)):
+        further = ("modes",) * bool(recorded and number % 2) + AT_EVERY_SIZE * (number % 3 == 0)
+        met.append(further_runs.also(replace(spec, seed=number), further))
     quick = (mode for mode in offered["mode"] if mode != ways.COMPILED)
-    modes = (*recorded, *recorded, *quick)  # the others have their turns behind these
-    turned = (*further_runs.in_turn(few, offered), *further_runs.in_turn(many, {**offered, "mode": modes}))
+    modes = {**offered, "mode": (*recorded, *recorded, *quick)}  # the others have their turns behind these
+    turned = (
+        *further_runs.in_turn(few, offered),
+        *(s for some in (many, met) for s in further_runs.in_turn(some, modes)),
+    )
     return sorted(turned, key=lambda spec: spec.seed)
 
 

@@ -1,6 +1,7 @@
-"""Tiny cases in which any four choices meet on which a kernel dispatches: it may have a path of its own for them.
+"""Cases in which any choices meet on which a kernel dispatches: it may have a path of its own for them.
 
-A greedy covering array of strength 4: each case is the one in which most sets of choices meet for the first time.
+Tiny cases in which any four choices meet, and larger ones in which any three do, sizes beyond a usual threshold among
+them. Each is a greedy covering array: the next case is the one in which most sets of choices meet for the first time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,27 +10,45 @@ from functools import cache
 from itertools import combinations, product
 from typing import Any
 
-from verify_norm.cases.axes import STATISTICS
+from verify_norm.cases.corner_lines import STATISTICS
 from verify_norm.core.geometry import needed, refusal
 from verify_norm.core.spec import CaseSpec, Op
 
-STRENGTH = 4
+STRENGTH, LARGE_STRENGTH = 4, 3
+EPS = 0.03  # no kernel's own: a path that has one of its own shows, in 16 bits too
 Choices = Sequence[Mapping[str, Any]]
 LEADING, LENGTHS = ((1,), (17,)), ((20,), (1088,))
 SAMPLES, POSITIONS = (1, 5), ((2, 3), (33, 33))
 CHANNELS, GROUPS = 4, 2
+# Beyond 2048 rows, 8192 elements of a row, 256 rows of 1024, and 16384 of one row; of each a length of whole vectors,
+# and another one.
+LARGE_ROWS = (((2056, 24), (4107, 20)), ((33, 8200), (34, 8204)), ((264, 1048), (258, 1044)), ((1, 16400), (1, 16398)))
+# Samples, channels and positions: many of each, one sample of many channels, and sequences. No tile divides them.
+LARGE_GROUPS = ((130, 8, (4, 5)), (2, 6, (65, 66)), (3, 198, (5, 6)), (1, 264, (7, 9)), (2, 66, (1030,)))
+LARGE_CHANNELS = ((1030, 18, ()), (2, 6, (65, 66)), (3, 262, (4, 6)), (66, 44, (2, 3)))
 
 
 @cache
 def array(op: Op, dtypes: tuple[str, ...], seed: int = 0) -> tuple[CaseSpec, ...]:
-    """Return the cases; the same arguments give the same ones, and another seed gives them other data."""
-    axes = _axes(op, dtypes)
+    """Return the tiny cases; the same arguments give the same ones, and another seed gives them other data."""
+    return _covering(op, _axes(op, dtypes), STRENGTH, seed)
+
+
+@cache
+def large(op: Op, dtypes: tuple[str, ...]) -> tuple[CaseSpec, ...]:
+    """Return the larger cases: of each two choices one has every size, in each type."""
+    found = _covering(op, _large_axes(op, dtypes), LARGE_STRENGTH, 0)
+    return tuple(replace(spec, offset=100.0 * (number % 4 == 3)) for number, spec in enumerate(found))
+
+
+def _covering(op: Op, axes: Sequence[Choices], strength: int, seed: int) -> tuple[CaseSpec, ...]:
+    """Return cases in which any `strength` choices meet that the operator has together."""
     rows = [row for row in product(*(range(len(axis)) for axis in axes)) if _spec(op, axes, row) is not None]
     numbers: dict[tuple[tuple[int, int], ...], int] = {}
     sets = [
         sum(
             1 << numbers.setdefault(some, len(numbers))
-            for some in combinations(tuple(enumerate(row)), min(STRENGTH, len(axes)))
+            for some in combinations(tuple(enumerate(row)), min(strength, len(axes)))
         )
         for row in rows
     ]
@@ -43,8 +62,8 @@ def array(op: Op, dtypes: tuple[str, ...], seed: int = 0) -> tuple[CaseSpec, ...
     return tuple(chosen)
 
 
-def _axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
-    """Return the axes: the fields of each choice; those of "outer" and "inner" are parts of the shape."""
+def _options(op: Op, dtypes: Sequence[str]) -> list[Choices]:
+    """Return the axes of types, and of what may be None: the fields of each choice."""
     names = {tensor.name for tensor in op.inputs}
     axes: list[Choices] = [[{"dtype": dtype} for dtype in dtypes]]
     if "weight" in names:
@@ -52,17 +71,61 @@ def _axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
         axes.append([*none, {}, {"weight_dtype": "other"}])
     if "bias" in names and not op.user_defined:
         axes.append([{"bias": True}, {"bias": False}])
+    return axes
+
+
+def _axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
+    """Return the axes of tiny cases; fields "outer" and "inner" are parts of the shape."""
+    axes = _options(op, dtypes)
     if op.view == "rows":
-        axes.append([{f"{name}_layout": layout for name in _data(op)} for layout in ("contiguous", "row_strided")])
+        axes.append(_layouts(op, "row_strided"))
         axes += [[{"outer": shape} for shape in LEADING], [{"inner": shape} for shape in LENGTHS]]
         if "weight_offset" in op.attrs:
             axes.append([{"weight_offset": 0.0}, {"weight_offset": 1.0}])
         return axes
-    axes.append([{f"{name}_layout": layout for name in _data(op)} for layout in ("contiguous", "channels_last")])
-    axes += [[{"outer": (n,)} for n in SAMPLES], [{"inner": shape} for shape in POSITIONS]]
+    axes.append(_layouts(op, "channels_last"))
+    axes += [[{"outer": (n, CHANNELS)} for n in SAMPLES], [{"inner": shape} for shape in POSITIONS]]
     if op.view == "channels":
         axes.append(list(STATISTICS.values()))
     return axes
+
+
+def _large_axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
+    """Return the axes of larger cases; "split" leading dimensions are two: a few samples, or one token of each."""
+    axes = _options(op, dtypes)
+    samples = any(tensor.extent == "sample" for tensor in op.inputs)
+    if samples and len(axes) > 2:  # a modulation is that of a norm with weight and bias, or without both
+        axes[1:] = [[{"weight": False, "bias": False}, *axes[1][1:]]]
+    if op.view == "rows":
+        axes.append([*_layouts(op, "row_strided"), {"apart": True}])
+        axes.append([{"sizes": sizes} for sizes in LARGE_ROWS])
+        axes.append([{"whole": True}, {"whole": False}])
+        one: dict[str, Any] = {"split": "tokens"} if samples else {}  # many tokens a sample
+        ranks: list[dict[str, Any]] = [one, {**one, "normalized_ndim": 2}]
+        return [*axes, ranks if samples else [*ranks, {"split": "any"}]]
+    axes.append([*_layouts(op, "channels_last"), {"apart": True}])
+    sizes = LARGE_CHANNELS if op.view == "channels" else LARGE_GROUPS
+    axes.append([{"outer": (samples, channels), "inner": space} for samples, channels, space in sizes])
+    if op.view == "channels":
+        return [*axes, list(STATISTICS.values())]
+    return [*axes, [{"groups": how} for how in ("one", "some", "all")]] if "num_groups" in op.attrs else axes
+
+
+def _layouts(op: Op, layout: str) -> list[dict[str, Any]]:
+    """Return two choices: all data contiguous, and all in this layout."""
+    return [{f"{name}_layout": one for name in _data(op)} for one in ("contiguous", layout)]
+
+
+def _apart(op: Op, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a layout of all data but x, as of dy; of x where there is no other data."""
+    others = [name for name in _data(op) if name != "x"]
+    if op.view != "rows":
+        layout = "channels_last" if others else "row_strided"
+    elif fields["whole"]:
+        layout = "transposed"
+    else:
+        layout = "expanded" if others else "every_other"
+    return {f"{name}_layout": layout for name in others or ["x"]}
 
 
 def _data(op: Op) -> list[str]:
@@ -71,14 +134,36 @@ def _data(op: Op) -> list[str]:
 
 def _spec(op: Op, axes: Sequence[Choices], row: Sequence[int]) -> CaseSpec | None:
     """Return the case of a choice on each axis; None if the operator has none."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"num_groups": GROUPS} if "num_groups" in op.attrs else {}
     for axis, choice in zip(axes, row, strict=True):
         fields |= axis[choice]
-    outer, inner = fields.pop("outer"), fields.pop("inner")
-    shape = (*outer, *inner) if op.view == "rows" else (*outer, CHANNELS, *inner)
-    if "num_groups" in op.attrs:
-        fields["num_groups"] = GROUPS
+    if fields.pop("apart", False):
+        fields |= _apart(op, fields)
+    fields["shape"] = _shape(fields)
     if fields.get("weight_dtype"):
         fields["weight_dtype"] = "bfloat16" if fields["dtype"] == "float32" else "float32"
-    spec = needed(CaseSpec(shape, **fields, further=()), op)
+    spec = needed(CaseSpec(**fields, eps=EPS, further=()), op)
     return None if refusal(spec, op) else spec
+
+
+def _shape(fields: dict[str, Any]) -> tuple[int, ...]:
+    """Return the shape of a case, and turn what else is a choice of it into fields."""
+    if "sizes" in fields:
+        whole, split = fields.pop("whole"), fields.pop("split", "")
+        rows, length = fields.pop("sizes")[0 if whole else 1]
+        outer = (rows, 1) if split == "any" and not whole else _halved(rows) if split else (rows,)
+        return (*outer, *(_halved(length) if fields.get("normalized_ndim") == 2 else (length,)))
+    outer, inner = fields.pop("outer"), fields.pop("inner")
+    if how := fields.pop("groups", None):
+        fields["num_groups"] = {"one": 1, "some": GROUPS, "all": outer[1]}[how]
+    return (*outer, *inner)
+
+
+def _halved(number: int) -> tuple[int, int]:
+    """Return a number as a product of two, the first of which is small.
+
+    >>> _halved(20), _halved(27), _halved(1)
+    ((2, 10), (3, 9), (1, 1))
+    """
+    first = next(n for n in (2, 3, 1) if number % n == 0)
+    return first, number // first

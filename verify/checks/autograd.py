@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -46,10 +47,10 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
     A case tries one way, and a small case all of them: two backwards over one graph, by `grad` and by `backward`;
     inputs or outputs overwritten between forward and backward; the gradients of each set of outputs; another forward
-    before the backward; saved tensors that come back in other memory; a sum that x and residual share, and the gradient
-    of one of them alone; derivatives of the gradients; forward mode (`jvp`). Where tensors are overwritten, and for
-    derivatives and forward mode, a kernel may raise instead (`save_for_backward`, `once_differentiable`). It may mark
-    mean and rstd as not differentiable.
+    before the backward; a backward in another thread; saved tensors that come back in other memory; a sum that x and
+    residual share, and the gradient of one of them alone; derivatives of the gradients; forward mode (`jvp`). Where
+    tensors are overwritten, and for derivatives and forward mode, a kernel may raise instead (`save_for_backward`,
+    `once_differentiable`). It may mark mean and rstd as not differentiable.
     What differs in the usual way too is left to `determinism`.
     """
     offered = ways.offered(run.case.op, autograd=True)["autograd"]
@@ -147,6 +148,17 @@ def _moved(run: Run) -> Found:
     yield from beyond(run, asked(run, ask), ("as usual", words))
 
 
+def _elsewhere(run: Run) -> Found:
+    """Yield what is wrong where the backward runs in another thread than the forward, as on a GPU it always does."""
+
+    def ask(graph: Graph, given: Mapping[str, Any]) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: graph.gradients(graph.cotangents(given))).result()
+
+    words = "where the backward runs in another thread than the forward, as torch's does on a GPU"
+    yield from beyond(run, asked(run, ask), ("as usual", words))
+
+
 def _interleaved(run: Run) -> Found:
     """Yield what is wrong where a forward of other values, with or without its backward, comes before the backward."""
     assert run.kernel.forward_run is not None
@@ -202,5 +214,6 @@ WAYS: dict[str, Callable[[Run], Found]] = {
     ways.INTERLEAVED: _interleaved,
     ways.FORWARD_MODE: forward_mode,
     ways.MOVED: _moved,
+    ways.ELSEWHERE: _elsewhere,
     ways.SPLIT: _split,
 }

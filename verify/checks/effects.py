@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.modes import COMPILED, in_mode
 from verify_norm.checks.relations import leaks, operators
-from verify_norm.checks.relations.rerun import cheap, lasting, rerun
+from verify_norm.checks.relations.held import over_bound
+from verify_norm.checks.relations.rerun import cheap, lasting, once_more, rerun
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.run import Run
@@ -31,7 +33,7 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
     after each of many calls. To draw from a generator is no effect. Operators of torch.library keep what their schema
     and their fake implementation promise. A case also looks at one of three things: the operators of torch.library that
     the compiled kernel calls; whether anything grows with each call; whether BatchNorm in training counts each batch
-    once.
+    once, and with momentum=None averages over those it has counted.
     """
     words = lasting(run.effects, lambda: rerun(run, whole=True))
     damaged = tuple(written_to(damage.buffer) for damage in run.damage)  # `memory` reports it
@@ -88,6 +90,34 @@ def _counted(run: Run) -> Iterator[Finding]:
             where = "in training" if training else "in evaluation"
             message = f"{name} grows by {counts} in a call {where}, expected {int(training)}"
             yield finding(run, "effects", None, message)
+            return
+    if instance.counted():
+        yield from _averaged(run)
+
+
+def _averaged(run: Run) -> Iterator[Finding]:
+    """Yield running statistics that are no averages of all batches where momentum is None, as the count is for.
+
+    Batch k counts 1/k. The case's own running statistics are there before each, as after load_state_dict.
+    """
+    case, kernel, instance = run.case, run.kernel, modules.Instance()
+    assert kernel.run is not None
+    serving = instance.serving(kernel.run)
+    averaging = replace(kernel, run=lambda **given: serving(**{**given, "momentum": None}))
+    for batch in (1, 2, 3):
+        spec = replace(case.spec, momentum=1 / batch)
+        if not (spec.training and spec.running) or kernel.fitted(spec) != spec:  # it has a momentum of its own
+            return
+        known = make.build(spec, case.op, kernel.contract, case.device, case.exact, truth=True, poison=case.poison)
+        one = once_more(run)(averaging, known)
+        if one.problem is not None:  # it takes no None
+            return
+        for difference in over_bound(
+            run, one, f"in batch {batch} of a module with momentum=None, which counts 1/{batch}"
+        ):
+            if difference.output in ("running_mean", "running_var"):
+                yield finding(run, "effects", None, difference.words)
+                return
 
 
 def _seeded(run: Run) -> Iterator[Finding]:

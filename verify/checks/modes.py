@@ -74,13 +74,14 @@ THREADED = Mode(ways.THREADED, lambda function, device: wrapping.in_threads(THRE
 WIDER = Mode(ways.WIDER, lambda function, device: wrapping.refusing(wrapping.default_dtype(torch.float64)(function)))
 LOWERED = Mode(ways.LOWERED, lambda function, device: wrapping.matmul_precision("high")(function))
 REPLAYED = Mode(ways.REPLAYED, lambda function, device: captures.replayed(function))
-BATCHED = Mode(ways.BATCHED, lambda function, device: wrapping.batched(function, every=False))
-ALL_BATCHED = Mode(ways.ALL_BATCHED, lambda function, device: wrapping.batched(function, every=True))
+OF_VMAP = (BATCHED, ALL_BATCHED, PARAMETERS_BATCHED) = tuple(
+    Mode(words, lambda function, device, of=of: wrapping.batched(function, of=of))  # type: ignore[misc]
+    for words, of in zip(ways.OF_VMAP, (wrapping.DATA, None, ways.PARAMETERS), strict=True)
+)
 UNRECORDED = Mode(ways.UNRECORDED, lambda function, device: _requiring(ways.LEAVES, False, function))
 UNTRAINED = Mode(ways.UNTRAINED, lambda function, device: _requiring(ways.PARAMETERS, False, function))
 INSIDE = Mode(ways.INSIDE, lambda function, device: _requiring(ways.LEAVES, True, wrapping.made_there(function)))
 OF_LEAVES = (UNRECORDED, UNTRAINED, INSIDE)
-OF_VMAP = (BATCHED, ALL_BATCHED)
 REFUSABLE = (*OF_VMAP, WIDER)  # where what raises is refused
 WITHIN = (COMPILED, DETERMINISTIC, THREADED, LOWERED, *REFUSABLE)  # where a kernel may choose another order of its sums
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
@@ -109,12 +110,12 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     and inputs that are another layer's results. A copy of a module gives the same bits too: by copy, by pickle, or by
     state_dict. A kernel may refuse a mode in words about gradients, and need not be capturable. Under torch.compile,
     with deterministic algorithms and with other numbers of threads an output must be within its bound; so must the
-    sample of a batch under torch.func.vmap, and in every mode an output of a kernel that torch.compile makes, since it
-    makes another program for each. What Dynamo cannot trace runs as usual; what raises under vmap is refused. With
-    float64 as torch's default type an output may be float64, and to raise is to refuse; where torch may multiply
-    matrices in TF32, sums of products may be as coarse. Under autocast an output may have another type: it must be
-    within the bound of its type or of bfloat16, the coarser one. What gives other bits in the usual mode too is left to
-    `determinism`.
+    sample of a batch of data, of parameters or of all tensors under torch.func.vmap, and in every mode an output of a
+    kernel that torch.compile makes, since it makes another program for each. What Dynamo cannot trace runs as usual;
+    what raises under vmap is refused. With float64 as torch's default type an output may be float64, and to raise is to
+    refuse; where torch may multiply matrices in TF32, sums of products may be as coarse. Under autocast an output may
+    have another type: it must be within the bound of its type or of bfloat16, the coarser one. What gives other bits in
+    the usual mode too is left to `determinism`.
     """
     found = list[Difference | Tried]()
     for mode in _modes(run):

@@ -25,6 +25,8 @@ COPIES = (COPIED, SHALLOW, SAVED, LOADED)
 WIDER, LOWERED = "with float64 as torch's default type", "with float32 matrix products of precision high"
 COMPILED, REPLAYED = "under torch.compile", "in a CUDA graph with new values"
 BATCHED, ALL_BATCHED = "under torch.func.vmap", "under torch.func.vmap of all tensors"
+PARAMETERS_BATCHED = "under torch.func.vmap of the parameters"  # as of an ensemble of models
+OF_VMAP = (BATCHED, ALL_BATCHED, PARAMETERS_BATCHED)
 UNRECORDED = f"{NO_GRAD} where all inputs require a gradient"  # as in a checkpoint's first run
 UNTRAINED = f"{NO_GRAD} where the parameters require a gradient"  # as where a trained module is evaluated
 INSIDE = "where x requires a gradient and is another layer's result"
@@ -34,6 +36,7 @@ AS_USUAL, AS_IN_INFERENCE = "as usual", "as in inference"
 AGAIN, OVERWRITTEN, PARAMETERS_OVERWRITTEN = "two backwards", "data overwritten", "weight or bias overwritten"
 SECOND, SOME_OUTPUTS, FORWARD_MODE = "second derivatives", "cotangents of some outputs", "forward mode"
 INTERLEAVED, MOVED = "another forward before the backward", "saved tensors moved"
+ELSEWHERE = "backward in another thread"
 SPLIT = "x and residual apart"
 GROWTH, COUNTED, OPERATORS = "growth with each call", "count of batches", "operators of the compiled kernel"
 NEW_TENSORS, SAME_TENSORS = "a series in new tensors", "a series in the same tensors"
@@ -52,12 +55,23 @@ WAYS = {
         *(NO_GRAD, INFERENCE, AUTOCAST, DETERMINISTIC, THREADED, WIDER, LOWERED, *COPIES),
         *(EVALUATING, UNTRACKED, COMPILED),
         # A forward also has a mode for each set of inputs that alone require a gradient: see `_leaves_of`.
-        *(BATCHED, ALL_BATCHED, REPLAYED, UNRECORDED, UNTRAINED, INSIDE),
+        *(*OF_VMAP, REPLAYED, UNRECORDED, UNTRAINED, INSIDE),
     ),
     "call": (VALUES, NEW_PARAMETERS, MANY, TWO_THREADS, BETWEEN),
     "called": (AS_USUAL, AS_IN_INFERENCE),
     "autograd": (
-        *(AGAIN, OVERWRITTEN, PARAMETERS_OVERWRITTEN, SECOND, SOME_OUTPUTS, INTERLEAVED, FORWARD_MODE, MOVED, SPLIT),
+        *(
+            AGAIN,
+            OVERWRITTEN,
+            PARAMETERS_OVERWRITTEN,
+            SECOND,
+            SOME_OUTPUTS,
+            INTERLEAVED,
+            FORWARD_MODE,
+            MOVED,
+            ELSEWHERE,
+        ),
+        SPLIT,
     ),
     "effect": (GROWTH, COUNTED, OPERATORS),
     "series": (NEW_TENSORS, SAME_TENSORS),
@@ -112,8 +126,7 @@ def offered(op: Op, *, autograd: bool = False, gpu: bool = False) -> dict[str, t
         **dict.fromkeys(COPIES, own_backward),
         EVALUATING: own_backward or channels,  # BatchNorm evaluates something else
         UNTRACKED: own_backward or not channels,
-        BATCHED: state,
-        ALL_BATCHED: state,
+        **dict.fromkeys(OF_VMAP, state),
         UNRECORDED: no_leaves,
         UNTRAINED: no_leaves,
         INSIDE: no_leaves and not autograd,
@@ -149,7 +162,9 @@ def fits(way: str, spec: CaseSpec) -> bool:
         return spec.dtype != "float16"  # one 16-bit type
     if way == UNTRACKED:
         return not spec.running
-    if way in (BATCHED, ALL_BATCHED):  # in 16 bits torch's own norms round once more there, between x̂ and the weight
+    if way == PARAMETERS_BATCHED and not spec.weight:
+        return False
+    if way in OF_VMAP:  # in 16 bits torch's own norms round once more there, between x̂ and the weight
         return {spec.dtype, spec.weight_dtype} <= {"float32", None}
     if way == UNTRAINED:
         return spec.weight or spec.bias

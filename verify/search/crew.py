@@ -40,11 +40,15 @@ class Over(BaseException):
 
 @dataclass(slots=True)
 class Lane:
-    """Where a part runs: the process that examines its cases, what takes its results, and how often it drew each."""
+    """Where a part runs: the process that examines its cases, what takes its results, and how often it drew each.
+
+    `exploration` is the number of its exploration: each draws other values for the shapes that all of them draw.
+    """
 
     runner: Runner
     enter: Callable[[Event], None]
     drawn: Counter[CaseSpec] = field(default_factory=Counter)
+    exploration: int = 0
 
 
 Part = Callable[[Lane], object]

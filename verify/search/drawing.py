@@ -24,7 +24,7 @@ from verify_norm.search.pace import SPARE, Pace, Size, cost
 # Elements of x and rows. A kernel in Triton's interpreter runs usual cases in the time of a run; torch also large ones.
 USUAL = {"cpu": (2**14, 300), "cuda": (2**19, 2**16 + 1)}
 LARGE = {"cpu": (2**18, 2**16 + 1), "cuda": (2**23, 2**20)}
-LARGE_SHARE = 6  # one large case for this number of usual ones, or for twice as many if they come with others
+LARGE_SHARE = 5  # one large case for this number of usual ones, or for twice as many if they come with others
 # A random case comes with others of its shape and types, for which nothing is built anew, and without further runs.
 OTHERS = {"cpu": 3, "cuda": 7}
 # Shapes of one exploration at most. In a longer one, cases climb higher, and one process runs them all; large ones
@@ -105,7 +105,8 @@ class Drawing:
         for number in range(count := -(-max(examples, 0) // most)):
             share, seed = len(range(number, examples, count)), self.settings.seed + number * SEEDS
 
-            def exploration(lane: Lane, share: int = share, seed: int = seed) -> None:
+            def exploration(lane: Lane, number: int = number, share: int = share, seed: int = seed) -> None:
+                lane.exploration = number
                 explore(strategy, partial(one, lane), examples=share, seed=seed)
 
             yield exploration

@@ -24,6 +24,7 @@ from verify_norm.search.planning import corner_table, covering_cases, offered_dt
 
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
 HANGS = 4  # after this many, the run ends
+EXPLORATION = 2**16  # more than the times that an exploration draws one case
 
 
 @dataclass(slots=True)
@@ -118,7 +119,8 @@ class Sweep:
         examined = Examined(spec) if known else self.one(lane, spec)
         if known:
             lane.enter(self.meet)
-        for other in values.others(spec, OPS[self.state.kernel.op], range(met * others, (met + 1) * others)):
+        first = (lane.exploration * EXPLORATION + met) * others
+        for other in values.others(spec, OPS[self.state.kernel.op], range(first, first + others)):
             if examined.unsupported is None:
                 self.drawn(lane, other)
             else:

@@ -115,11 +115,42 @@ class Outputs:
     rows: int
 
 
-@pytest.mark.parametrize("every", [False, True])
-def test_a_sample_of_a_batch_comes_back_as_what_was_returned(every):
+@pytest.mark.parametrize("of", [("x",), None])
+def test_a_sample_of_a_batch_comes_back_as_what_was_returned(of):
     x = torch.arange(6.0).reshape(2, 3)
     given = {"x": x, "eps": 1.0}
-    found = wrapping.batched(lambda x, eps: Outputs(x + eps, len(x)), every=every)(**given)
+    found = wrapping.batched(lambda x, eps: Outputs(x + eps, len(x)), of=of)(**given)
     assert isinstance(found, Outputs)
     assert (found.y.equal(x + 1.0), found.rows) == (True, 2)
-    assert wrapping.batched(lambda x, eps: {"y": x + eps}, every=every)(**given)["y"].equal(x + 1.0)
+    assert wrapping.batched(lambda x, eps: {"y": x + eps}, of=of)(**given)["y"].equal(x + 1.0)
+
+
+@pytest.mark.parametrize(("shape", "first"), [((3, 2), 0), ((3,), 0), ((2,), 1), ((2, 1, 3), 1)])
+def test_data_have_their_batch_in_the_first_dimension_or_the_second(shape, first):
+    """A rule of vmap may take it for the first one; one of the parameters alone has no batch in x."""
+    places = []
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(x, weight):
+            return 2 * x * weight
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def vmap(info, in_dims, x, weight):
+            places.append(in_dims)
+            x, weight = (t if d is None else t.movedim(d, 0) for t, d in zip((x, weight), in_dims, strict=True))
+            return 2 * x * weight, 0
+
+    given = {"x": torch.randn(shape), "weight": torch.randn(shape)}
+    for of in (("x",), ("weight",)):
+        assert wrapping.batched(Doubled.apply, of=of)(**given).equal(2 * given["x"] * given["weight"])
+    assert places == [(first, None), (None, first)]
+
+
+def test_where_no_tensor_has_a_batch_the_mode_is_refused():
+    with pytest.raises(RefusedError, match="no tensor has a batch"):
+        wrapping.batched(lambda x: x, of=("weight",))(x=torch.ones(3))

@@ -32,9 +32,9 @@ WHY = "differentiate every step of backward, also the statistics, or mark it wit
 def second_order(run: Run) -> Iterator[Difference | NoData]:
     """Yield the gradients whose own derivatives are silently wrong, in float32 or the case's types.
 
-    Of L = ⟨v, dx⟩, and the same of dweight and dbias, the derivative along a direction of each input is compared with
-    the reference's. Where it raises, or a gradient comes without a graph, which torch refuses to differentiate, there
-    is nothing to compare.
+    Of L = ⟨v, dx⟩, and the same of dweight and dbias, the derivative along a direction of each input and each cotangent
+    is compared with the reference's. Where it raises, or a gradient comes without a graph, which torch refuses to
+    differentiate, there is nothing to compare.
     """
     looked, wrong = False, dict[str, Difference]()  # one for each output
     for case in cases(run):
@@ -61,16 +61,20 @@ def cases(run: Run) -> Iterator[Case]:
 
 def _derivatives(run: Run, case: Case) -> Iterator[tuple[str, str, torch.Tensor | None]]:
     """Yield gradients by name, inputs by name, and the derivatives of one with respect to the other."""
-    dy = case.arguments["dy"].requires_grad_()
+    for name in ("dy", "dresidual_out"):
+        if case.arguments.get(name) is not None:
+            case.arguments[name].requires_grad_()
     assert run.kernel.forward_run is not None
     call, reference = partial(make.call, run.kernel.forward_run), _reference(run, case)
     try:
         graph = gradients.recorded(call, case.op, case.arguments, case.spec.frozen)
-        first = graph.gradients(graph.cotangents(case.arguments), create_graph=True)
+        cotangents = graph.cotangents(case.arguments)
+        first = graph.gradients(cotangents, create_graph=True)
     except Exception:
         return
     zero = geometry.summands(case.op)[1]
-    sources = {"dy": dy, **{name: leaf for name, leaf in graph.leaves.items() if name != zero}}
+    of_outputs = {f"d{name}": cotangent for name, cotangent in cotangents.items()}
+    sources = {**of_outputs, **{name: leaf for name, leaf in graph.leaves.items() if name != zero}}
     for output, gradient in first.items():
         if gradient is None:
             continue

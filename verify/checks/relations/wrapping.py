@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from functools import partial, wraps
@@ -61,17 +61,21 @@ def of_modules(function: Function, how: Callable[[], AbstractContextManager[list
     return run
 
 
-def batched(function: Function, *, every: bool) -> Function:
+def batched(function: Function, *, of: Collection[str] | None) -> Function:
     """Return the function under torch.func.vmap, of a batch whose last sample is the call's; what fails is refused.
 
-    The data have a batch in their first dimension, or every tensor in its last one. Other samples have other values,
-    which need no gradient: NaN there, as of a negative variance, would be in that of the call's sample.
+    The tensors with these names have a batch in their first dimension, or in the second one where the first has as many
+    elements as the batch has samples: a rule that takes one for the other would raise elsewhere. None: every tensor has
+    one, in the last. Other samples have other values, which need no gradient: NaN there, as of a negative variance,
+    would be in that of the call's sample.
     """
 
     @wraps(function)
     def run(**given: Any) -> Any:
-        names = [n for n, t in given.items() if isinstance(t, torch.Tensor) and (every or n in DATA)]
-        places = tuple(given[n].dim() if every else 0 for n in names)
+        names = [n for n, t in given.items() if isinstance(t, torch.Tensor) and (of is None or n in of)]
+        if not names:
+            raise ValueError("no tensor has a batch")
+        places = tuple(given[n].dim() if of is None else int(given[n].shape[:1] == (2,)) for n in names)
         others = [(1 - 2 * given[n]).detach() for n in names]
         form: list[Any] = []
 
