@@ -71,8 +71,8 @@ def test_arithmetic_of_another_precision_is_refused(monkeypatch, name, wrong):
 def test_truth_and_bound_must_agree(values, deltas, apart):
     one, other = (Expected(np.array([v]), np.array([d]), "float32") for v, d in zip(values, deltas, strict=True))
     with np.errstate(all="raise"):
-        assert agreement._of(one, other) == pytest.approx(apart, rel=1e-6)
-    assert agreement._of(one, None) == np.inf
+        assert agreement._distance(one, other) == pytest.approx(apart, rel=1e-6)
+    assert agreement._distance(one, None) == np.inf
 
 
 @pytest.mark.parametrize(

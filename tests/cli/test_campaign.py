@@ -77,7 +77,7 @@ def test_a_plan_runs_into_a_store_beside_it_and_the_same_command_goes_on(folder)
 def test_options_stand_for_a_plan_and_win_over_its_keys(folder):
     result, text = run("campaign", "-k", "ops.py:right", "--op", "layernorm_fwd", "--device", "cpu", "--store", "s")
     assert result.exit_code == 0, text
-    assert "PASS s: 1 kernel, 6 units" in text, "three types, 600 cases in blocks of 500"
+    assert "PASS s: 1 kernel, 9 units" in text, "three types, 1500 cases in blocks of 500"
     assert "8 units" in run("campaign", "p.toml", "--dtype", "fp32", "--block", 2, "--examples", 7)[1]
     with Store.reading("p.campaign") as store:
         assert set(store.query("SELECT dtype, examples FROM units")) == {("float32", 2), ("float32", 1)}

@@ -34,21 +34,22 @@ def disagreement(op: str, device: str, contract: Contract | None = None) -> floa
     >>> disagreement("layernorm_bwd", "cpu") < ALLOWED
     True
     """
-    return max(_apart(op, device, dtype, contract or Contract()) for dtype in TYPES)
+    return max(_largest_distance(op, device, dtype, contract or Contract()) for dtype in TYPES)
 
 
-def _apart(name: str, device: str, dtype: str, contract: Contract) -> float:
+def _largest_distance(name: str, device: str, dtype: str, contract: Contract) -> float:
     op = OPS[name]
     groups = 3 if "num_groups" in op.attrs else None
     spec = CaseSpec(SHAPES[op.view], dtype, offset=3.0, num_groups=groups)
     exact = make.exact_inputs(spec, op)
     moved = {name: on_device(values, device) for name, values in exact.items()}  # the case leaves nothing out
     here, there = (make.truths(spec, op, contract, values) for values in (exact, moved))
-    off = [_of(one, there[name]) for name, one in here.items() if one is not None]
+    off = [_distance(one, there[name]) for name, one in here.items() if one is not None]
     return float(np.max(off))
 
 
-def _of(one: Expected, other: Expected | None) -> float:
+def _distance(one: Expected, other: Expected | None) -> float:
+    """Return the largest distance of truth or bound over the allowed error; inf where only one of them is finite."""
     if other is None:
         return np.inf
     value, delta = in_memory(other.value), in_memory(other.delta)

@@ -112,16 +112,16 @@ def _reader(field: str) -> Read:
     return lambda spec: f"{field} {getattr(spec, field)}"
 
 
-def _classes(classes: Classes, field: str) -> Axis:
-    ways = {name: [{field: value} for value in examples] for name, examples in classes.items()}
-    return Axis(classes.of_what, ways, lambda spec: classes.of(abs(getattr(spec, field))))
+def _classes(numbers: Classes, field: str) -> Axis:
+    choices = {name: [{field: value} for value in examples] for name, examples in numbers.items()}
+    return Axis(numbers.of_what, choices, lambda spec: numbers.of(abs(getattr(spec, field))))
 
 
 def _shape(op: Op) -> list[Axis]:
     """Return the axes of the sizes, in their order, and of the numbers of dimensions, as `sizes.shaped` takes them."""
 
-    def axis(place: int, classes: Classes) -> Axis:
-        return Axis(classes.of_what, dict(classes.items()), lambda spec: classes.of(sizes(spec, op)[place]))
+    def axis(place: int, numbers: Classes) -> Axis:
+        return Axis(numbers.of_what, dict(numbers.items()), lambda spec: numbers.of(sizes(spec, op)[place]))
 
     def dimensions(which: str, counts: Iterable[int], count: Callable[[CaseSpec], int]) -> Axis:
         return Axis(
@@ -130,12 +130,12 @@ def _shape(op: Op) -> list[Axis]:
             lambda spec: f"{count(spec)} {which} dimensions",
         )
 
-    axes = [axis(place, classes) for place, classes in enumerate(classes(op))]
+    of_sizes = [axis(place, numbers) for place, numbers in enumerate(classes(op))]
     if op.view == "rows":
         leading = dimensions("leading", (0, 1, 2, 3), lambda spec: len(spec.shape) - spec.normalized_ndim)
-        return [*axes, leading, dimensions("normalized", (1, 2), lambda spec: spec.normalized_ndim)]
+        return [*of_sizes, leading, dimensions("normalized", (1, 2), lambda spec: spec.normalized_ndim)]
     return [
-        *axes,
+        *of_sizes,
         dimensions("leading", (2,), lambda spec: 2),
         dimensions("spatial", (0, 1, 2, 3)[instances(op) :], lambda spec: len(spec.shape) - 2),
     ]
@@ -158,8 +158,8 @@ def _options(op: Op) -> list[Axis]:
         made.append(_field("weight_offset", (0.0, 1.0)))
     if op.view == "channels":
         kinds = {(way["training"], way["running"]): name for name, way in STATISTICS.items()}
-        ways = {name: [way] for name, way in STATISTICS.items()}
-        made.append(Axis("statistics", ways, lambda spec: kinds.get((spec.training, spec.running))))
+        choices = {name: [way] for name, way in STATISTICS.items()}
+        made.append(Axis("statistics", choices, lambda spec: kinds.get((spec.training, spec.running))))
     return made
 
 
@@ -187,9 +187,9 @@ def _data(op: Op) -> list[Axis]:
     if "dropout_p" in op.attrs:
         made.append(_field("dropout_p", DROPOUTS))
     if "variance_size" in op.attrs:
-        sizes = {None: "half of a row", 1: "its first element", LONG: "the whole row"}
-        ways = {words: [{"variance_size": size}] for size, words in sizes.items()}
-        made.append(Axis("variance_size", ways, lambda spec: sizes.get(spec.variance_size)))
+        parts = {None: "half of a row", 1: "its first element", LONG: "the whole row"}
+        choices = {words: [{"variance_size": size}] for size, words in parts.items()}
+        made.append(Axis("variance_size", choices, lambda spec: parts.get(spec.variance_size)))
     if any(tensor.extent == "position" for tensor in op.inputs):
         made.append(_field("rotary", ROTARY))
     return made
@@ -239,26 +239,26 @@ def _memory(op: Op) -> list[Axis]:
         return Axis(field, {f"{layout} {name}": [{field: layout}] for layout in some}, read, of_memory=True)
 
     made = [axis(field, tensor) for field, tensor in layouts_drawn(op).items()]
-    ways = {"inputs apart": [{"alias": ""}]} | {f"one tensor {pair}": [{"alias": pair}] for pair in aliases(op)}
+    choices = {"inputs apart": [{"alias": ""}]} | {f"one tensor {pair}": [{"alias": pair}] for pair in aliases(op)}
 
     def read(spec: CaseSpec) -> str:
         return "inputs apart" if one_tensor(spec, op) is None else f"one tensor {spec.alias}"
 
     beside = ("dtype", *(c.of_what for c in classes(op)))
-    return made if len(ways) == 1 else [*made, Axis("alias", ways, read, of_memory=True, beside=beside)]
+    return made if len(choices) == 1 else [*made, Axis("alias", choices, read, of_memory=True, beside=beside)]
 
 
 def _size(op: Op, dtypes: Sequence[str], options: Iterable[Axis]) -> Axis:
     """Return the axis of types and lengths together, for which a kernel is compiled: they meet each option."""
     last = classes(op)[-1]
-    ways = {
+    choices = {
         f"{dtype}, {name}": [(f"dtype {dtype}", name)] for dtype in dtypes for name in last.names if name not in HIDING
     }
 
     def read(spec: CaseSpec) -> str:
         return f"{spec.dtype}, {last.of(sizes(spec, op)[-1])}"
 
-    return Axis("type and length", ways, read, beside=tuple(axis.name for axis in options), free=False)
+    return Axis("type and length", choices, read, beside=tuple(axis.name for axis in options), free=False)
 
 
 def _check(name: str, beside: Iterable[Axis]) -> Axis:

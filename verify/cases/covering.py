@@ -240,12 +240,12 @@ def _choice(values: Sequence[T], rng: Random) -> T:
 def _spec(pairs: Pairs, chosen: dict[str, int], rng: Random) -> CaseSpec | None:
     """Return the case with these values of all axes; None if there is none, or if it is large."""
     op, sizes = pairs.op, len(classes(pairs.op)) + 2
-    ways = [_choice(pairs.ways[chosen[axis.name]], rng) for axis in pairs.free]
-    *numbers, leading, inner = ways[:sizes]
+    choices = [_choice(pairs.ways[chosen[axis.name]], rng) for axis in pairs.free]
+    *numbers, leading, inner = choices[:sizes]
     shape = shaped(tuple(numbers), leading, inner, op)
     if shape is None or prod(shape["shape"]) > ELEMENTS:
         return None
-    fields = {field: value for way in ways[sizes:] for field, value in way.items()}
+    fields = {field: value for choice in choices[sizes:] for field, value in choice.items()}
     spec = CaseSpec(**shape, **scaled(fields, fields["dtype"]), seed=rng.randrange(2**16))
     spec = aliased(thawed(spec, differentiable(op)), op)
     return None if refusal(spec, op) else spec

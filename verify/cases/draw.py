@@ -30,9 +30,10 @@ SPREAD = 20  # log2 of how far rows, groups or channels differ in mean and scale
 
 
 def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | None:
-    """Return the exact values of one input, independent of the other inputs; None for one that is left out.
+    """Return the exact values of one input as float64, in its shape; None for one that the case leaves out.
 
-    With a device they lie in its memory, as a `DeviceArray` of the same bits.
+    They depend on the seed of the case and the name of the input, not on other inputs; a residual also on x. With a
+    device they lie in its memory, as a `DeviceArray` of the same bits.
     """
     kept = "running" if one.name in ("running_mean", "running_var") else one.name
     if one.optional and not getattr(spec, kept):
@@ -42,20 +43,20 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
     if one.extent == "one" and one.role != "weight":
         values = np.array([_scale(spec, one)])
     elif one.extent == "sample":  # around 0, as models begin; 1 + scale is 0 in some places
-        values = _some(-1.0 if one.name == "scale" else 0.0, rng.standard_normal(sample_shape(spec, op)))
+        values = _each_seventh(-1.0 if one.name == "scale" else 0.0, rng.standard_normal(sample_shape(spec, op)))
         values = _wide(spec, values, rng) * (one.name != "scale" or spec.weight_data != "initial")  # of a new model 0
     elif one.extent == "position":  # of one angle; where it is 0, as at the first position, nothing turns
         angle = Random(spec.seed, "angle", device).standard_normal(position_shape(spec, op)) * 8
-        still = _each(angle.shape[:-1], 5).reshape((*angle.shape[:-1], 1))
-        values = {"cos": np.cos, "sin": np.sin}[one.name](np.where(still, 0.0, _some(0.0, angle)))
+        still = _each_eighth(angle.shape[:-1], 5).reshape((*angle.shape[:-1], 1))
+        values = {"cos": np.cos, "sin": np.sin}[one.name](np.where(still, 0.0, _each_seventh(0.0, angle)))
     elif one.name == "mask" and one.dtype == "bool":  # of a dropout: True where x is kept; of some rows all, or none
         values = np.where(rng.integers(0, 2**20, spec.shape) >= spec.dropout_p * 2**20, 1.0, 0.0)
         values = np.where(_rows(spec, op, 5) & (spec.dropout_p > 0), 0.0, np.where(_rows(spec, op, 6), 1.0, values))
     elif one.name == "gate" and one.extent == "data":  # some far out, where a sigmoid is 0 or 1, and some 0, or a row
-        values = 2 * rng.standard_normal(spec.shape) * _some(16.0, np.ones(spec.shape))
+        values = 2 * rng.standard_normal(spec.shape) * _each_seventh(16.0, np.ones(spec.shape))
         # A gate before the norm that is 0 in a whole row leaves it no variance.
         off = _rows(spec, op, 5) & (op.before is None or spec.data == "padded")
-        values = np.where(off, 0.0, _some(0.0, values, 5))
+        values = np.where(off, 0.0, _each_seventh(0.0, values, 5))
     elif one.extent == "affine" or one.role == "weight":
         values = _affine(spec, op, one, rng)
     elif one.role == "cotangent":
@@ -67,7 +68,7 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
             values = _cancelling(spec, op, values, device)
     values = placement.shared(form.round(np.clip(values, -form.largest, form.largest)), layout)
     if spec.special and one.name == special_input(spec, op):
-        for number, marks in _marked(spec, placement.distinct(values.shape, layout)):
+        for number, marks in _special_values(spec, placement.distinct(values.shape, layout)):
             values = np.where(marks, number, values)
     return values if device is None else on_device(values, device)
 
@@ -116,27 +117,27 @@ def _wide(spec: CaseSpec, values: Array, rng: Random) -> Array:
     return values * np.exp2(rng.integers(-SPREAD // 2, SPREAD // 2 + 1, values.shape))
 
 
-def _some(one: Any, values: Array, place: int = 3) -> Array:
+def _each_seventh(one: Any, values: Array, place: int = 3) -> Array:
     """Return the values, each seventh of them `one`: seven divides few lengths, so most columns have some."""
     return np.where(np.arange(values.size).reshape(values.shape) % 7 == place, one, values)
 
 
-def _each(shape: tuple[int, ...], place: int) -> Any:
+def _each_eighth(shape: tuple[int, ...], place: int) -> Any:
     """Return True for each eighth of so many, from the one at `place` on: for none of fewer."""
     return (np.arange(prod(shape)) % 8 == place).reshape(shape)
 
 
 def _rows(spec: CaseSpec, op: Op, place: int) -> Any:
-    """Return `_each` of the rows, or samples, so that it broadcasts against x."""
+    """Return `_each_eighth` of the rows, or samples, so that it broadcasts against x."""
     outer = spec.shape[: len(_outer(spec, op))]
-    return _each(outer, place).reshape(outer + (1,) * (len(spec.shape) - len(outer)))
+    return _each_eighth(outer, place).reshape(outer + (1,) * (len(spec.shape) - len(outer)))
 
 
 def _cancelling(spec: CaseSpec, op: Op, residual: Array, device: Any) -> Array:
     """Return a residual that is −x in some elements and in some whole rows, where the sum is 0."""
     x = next(tensor for tensor in op.inputs if tensor.name == "x")
     other = in_memory(tensor(replace(spec, special=None), op, x, device))
-    return np.where(_rows(spec, op, 6), -other, _some(-other, residual, 5))
+    return np.where(_rows(spec, op, 6), -other, _each_seventh(-other, residual, 5))
 
 
 def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
@@ -151,9 +152,10 @@ def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
     if spec.dy_data == "one":
         return np.ones(spec.shape)
     rows = _outer(spec, op)
-    columns = _only(spec.shape, range(len(rows), len(spec.shape) if op.view == "rows" else 2))  # the axes of weight
+    of_weight = range(len(rows), len(spec.shape) if op.view == "rows" else 2)
+    columns = _keep_axes(spec.shape, of_weight)
     if spec.dy_data == "zero_rows":
-        return np.where(_masked(_only(spec.shape, rows), rng) & ~_picked(spec.shape, len(rows)), 0.0, values)
+        return np.where(_masked(_keep_axes(spec.shape, rows), rng) & ~_picked(spec.shape, len(rows)), 0.0, values)
     length = prod(columns)
     if op.view == "rows" and length >= 48 and length % 8 == 0:  # whole tiles, as of a part of y
         return np.where((np.arange(length) // _tile(length) % 3 == 1).reshape(columns), 0.0, values)
@@ -178,9 +180,9 @@ def _masked(shape: Sequence[int], rng: Random) -> Any:
     return mask
 
 
-def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> list[tuple[float, Any]]:
+def _special_values(spec: CaseSpec, shape: tuple[int, ...]) -> list[tuple[float, Any]]:
     """Return each special value, and where an input with elements of this shape holds it; a later one counts."""
-    marks = _places(spec, shape)
+    marks = _special_places(spec, shape)
     if spec.special != "nan+inf":
         return [(float(str(spec.special)), marks)]
     nan, turn = marks.copy(), np.arange(shape[-1]) % 2
@@ -191,7 +193,7 @@ def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> list[tuple[float, Any]]:
     return [(np.inf, marks | np.roll(marks, 1, -1)), (np.nan, nan)]
 
 
-def _places(spec: CaseSpec, shape: tuple[int, ...]) -> Any:
+def _special_places(spec: CaseSpec, shape: tuple[int, ...]) -> Any:
     """Return True where `special_at` says, False elsewhere."""
     marks = np.zeros(shape, bool)
     if spec.special_at == "rows":
@@ -206,8 +208,8 @@ def _places(spec: CaseSpec, shape: tuple[int, ...]) -> Any:
     return marks
 
 
-def _place(spec: CaseSpec, op: Op) -> Array:
-    """Return where each element of x stands among those that are normalized together, between 0 and 1."""
+def _relative_place(spec: CaseSpec, op: Op) -> Array:
+    """Return the place of each element of x, from 0 to 1, among those normalized with it, in the shape of x."""
     n, shape = row_length(spec, op), spec.shape
     if op.view == "channels":
         space = prod(shape[2:])
@@ -219,7 +221,7 @@ def _place(spec: CaseSpec, op: Op) -> Array:
 
 
 def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
-    """Return noise of unit scale in the shape of x."""
+    """Return the data of a family in the shape of x, as float64, before offset and scale."""
     shape = spec.shape
     if data == "heavy":  # Student's t with two degrees of freedom: without a variance, a few values dominate
         return rng.heavy(shape)
@@ -230,12 +232,12 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
         scale = np.where(np.arange(shape[axis]) == channel, 1000.0, 1.0)
         return noise * np.moveaxis(scale.reshape(-1, *(1,) * (len(shape) - 1)), 0, axis)
     if data == "constant":  # one value in every row, sample or channel: the variance is 0
-        one = rng.standard_normal(_only(shape, (1,) if op.view == "channels" else _outer(spec, op)))
+        one = rng.standard_normal(_keep_axes(shape, (1,) if op.view == "channels" else _outer(spec, op)))
         return np.array(np.broadcast_to(one, shape))
     if data == "alternating":  # +1, −1, …: the largest sums that cancel
         return np.where(np.arange(prod(shape)) % 2, -1.0, 1.0).reshape(shape)
     if data in ("sorted", "ramp", "steps"):
-        place = _place(spec, op)  # running sums and means of ordered data lose the most
+        place = _relative_place(spec, op)  # running sums and means of ordered data lose the most
         if data == "sorted":
             ordered: Array = torch.special.ndtri(torch.from_numpy(place)).numpy()
         else:
@@ -248,7 +250,7 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
         return np.zeros(shape)
     if data == "padded":  # some rows, groups or channels are −0, or constant where there is an offset; a part of others
         zeros, level = _parts(spec, op)
-        mask = _spread(_masked(_statistics(spec, op), rng), spec, op) | zeros
+        mask = _per_channel(_masked(_statistics_shape(spec, op), rng), spec, op) | zeros
         return np.where(mask, -0.0, rng.standard_normal(shape) + level)
     if data == "integers":  # exact in every format, with ties, and zeros of both signs
         return rng.integers(0, 9, shape) * np.copysign(1.0, rng.standard_normal(shape))
@@ -273,22 +275,22 @@ def _parts(spec: CaseSpec, op: Op) -> tuple[Any, Any]:
 
 def _uneven(spec: CaseSpec, op: Op, rng: Random) -> tuple[Array, Array]:
     """Return the scale, and the mean in units of it, of every row, group or channel; both broadcast against x."""
-    shape = _statistics(spec, op)
+    shape = _statistics_shape(spec, op)
     powers = np.rint(np.linspace(-SPREAD / 2, SPREAD / 2, prod(shape)))
     scale, mean = np.exp2(rng.few.permutation(powers)).reshape(shape), rng.few.choice((-8.0, 0.0, 8.0), shape)
-    return _spread(scale, spec, op), _spread(mean, spec, op)
+    return _per_channel(scale, spec, op), _per_channel(mean, spec, op)
 
 
-def _statistics(spec: CaseSpec, op: Op) -> list[int]:
+def _statistics_shape(spec: CaseSpec, op: Op) -> list[int]:
     """Return how many rows, groups or channels are normalized, as a shape of x's rank."""
-    shape = _only(spec.shape, {"rows": _outer(spec, op), "groups": (0, 1), "channels": (1,)}[op.view])
+    shape = _keep_axes(spec.shape, {"rows": _outer(spec, op), "groups": (0, 1), "channels": (1,)}[op.view])
     if op.view == "groups":
         shape[1] = groups(spec, op)
     return shape
 
 
-def _spread(values: Array, spec: CaseSpec, op: Op) -> Array:
-    """Return one value of each row, group or channel so that it broadcasts against x."""
+def _per_channel(values: Array, spec: CaseSpec, op: Op) -> Array:
+    """Return the values of groups repeated for each of their channels; those of rows and channels broadcast already."""
     return np.repeat(values, spec.shape[1] // values.shape[1], 1) if op.view == "groups" else values
 
 
@@ -297,6 +299,6 @@ def _outer(spec: CaseSpec, op: Op) -> range:
     return range(len(spec.shape) - spec.normalized_ndim if op.view == "rows" else 1)
 
 
-def _only(shape: tuple[int, ...], axes: Collection[int]) -> list[int]:
+def _keep_axes(shape: tuple[int, ...], axes: Collection[int]) -> list[int]:
     """Return the shape with these axes alone; the others have size 1."""
     return [n if axis in axes else 1 for axis, n in enumerate(shape)]

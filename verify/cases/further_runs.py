@@ -90,9 +90,9 @@ def also(spec: CaseSpec, names: Sequence[str]) -> CaseSpec:
 
 
 def of_type(spec: CaseSpec, number: int, dtype: int, op: Op) -> CaseSpec:
-    """Return the same for a case of a table, given its number among those of its type: each type meets everything.
+    """Return `drawn` for a case of a table, given its number among the cases of its type, and that of the type.
 
-    The number of the type itself makes neighbours in the table differ.
+    So each type meets everything, and neighbours in the table, which have different types, differ.
     """
     return drawn(spec, STRIDE * (number + dtype), op)
 

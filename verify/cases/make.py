@@ -39,7 +39,10 @@ def judge_of(spec: CaseSpec, op: Op, device: str) -> str | None:
 
 
 def exact_inputs(spec: CaseSpec, op: Op, device: str = "cpu") -> dict[str, Array | None]:
-    """Return the exact values of every input: drawn, or computed by the reference for what a forward saves."""
+    """Return the exact values of every input: drawn, or computed by the reference for what a forward saves.
+
+    Raises ValueError if the operator has no such case.
+    """
     from verify_norm.cases import draw  # truths of given values need no data, and no torch
 
     refused = geometry.refusal(spec, op)
@@ -144,7 +147,10 @@ def _keep_freed_memory() -> None:
 
 
 def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: bool = False) -> tuple[Any, ...]:
-    """Return the error bound of each output, None for None; if `given`, of a kernel that uses the saved statistics."""
+    """Return the error bound of each output, absolute and before the last rounding; None for an output that is None.
+
+    If `given`, it is the bound of a kernel that uses the saved statistics.
+    """
     arithmetic = promises.arithmetic(contract, spec.dtype, spec.weight_dtype)
     offered = {**offer(spec, op, contract, exact), "arithmetic": arithmetic}
     if given and not op.user_defined:
@@ -172,11 +178,11 @@ def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
 def named(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the offered arguments that the function's signature names; all of them for **kwargs."""
     try:
-        names = _named[function]
+        names = _parameters[function]
     except (KeyError, TypeError):  # a TypeError of what has no hash, or no weak reference
         names = _names(function)
         with suppress(TypeError):
-            _named[function] = names
+            _parameters[function] = names
     return {name: value for name, value in offered.items() if names is None or name in names}
 
 
@@ -187,10 +193,11 @@ def _names(function: Callable[..., Any]) -> frozenset[str] | None:
     return None if every else frozenset(parameters)
 
 
-_named: WeakKeyDictionary[Callable[..., Any], frozenset[str] | None] = WeakKeyDictionary()  # a look takes 20 µs
+# Of functions that were looked at: `inspect.signature` takes 20 µs.
+_parameters: WeakKeyDictionary[Callable[..., Any], frozenset[str] | None] = WeakKeyDictionary()
 
 
 def attributes(spec: CaseSpec, op: Op) -> dict[str, Any]:
-    """Return the arguments that are no tensors."""
+    """Return the arguments that are not tensors, by name, as eps."""
     derived = {"normalized_shape": geometry.affine_shape, "variance_size": geometry.variance_size}
     return {name: derived[name](spec, op) if name in derived else getattr(spec, name) for name in op.attrs}

@@ -19,9 +19,10 @@ CheckFunction = Callable[[Run], Iterable[Item]]
 class Check:
     """A named check.
 
-    `applies(op)` says whether it is about this operator at all, `looks(run)` whether it has anything to look at in this
-    run, which the function may still deny by NoData: a check that never looks does not pass. `lacks(kernel, outputs)`
-    says what the check needs and the kernel does not offer, given the outputs that it returns; "" if nothing.
+    `applies(op)` returns whether the check is about this operator at all. `looks(run)` returns whether there is
+    something to look at in this run; if not, `function` is not called. `function` may yield NoData, which means the
+    same. A check that looked in no run has the result "no data": it neither passes nor fails. `lacks(kernel, outputs)`
+    returns what the check needs and the kernel does not offer, given the outputs that it returns; "" if nothing.
     """
 
     name: str
@@ -42,9 +43,10 @@ def check(
     lacks: Callable[[Kernel, Collection[str]], str] = lambda kernel, outputs: "",
     of_outputs: bool = True,
 ) -> Callable[[CheckFunction], CheckFunction]:
-    """Enter a function into CHECKS under its own name; NumPy warns of nothing in it.
+    """Return a decorator that enters a function into CHECKS under its own name, and turns off NumPy's warnings in it.
 
-    A check `of_outputs` looks only at runs in which the kernel came back with an output.
+    Users see the first line of its docstring. With `of_outputs` the check looks only at runs in which the kernel
+    returned an output.
     """
 
     def enter(function: CheckFunction) -> CheckFunction:
@@ -69,7 +71,7 @@ def check(
 def finding(
     run: Run, check: str, output: str | None, message: str, *, status: Status = "fail", **numbers: Any
 ) -> Finding:
-    """Return a finding about the run's case; `numbers` are its index, got, want, ulp and allowed."""
+    """Return a finding about the run's case; `numbers` are fields of Finding: index, got, want, ulp and allowed."""
     if run.differs_on_gpu:
         used = " and ".join(run.differs_on_gpu)
         message += (

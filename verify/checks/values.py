@@ -18,10 +18,12 @@ from verify_norm.core.spec import Kernel, Op
 
 
 def _outputs(op: Op, statistics: bool) -> set[str]:
+    """Return the names of the outputs that are statistics, as mean and rstd, or of the other ones."""
     return {tensor.name for tensor in op.outputs if (tensor.extent == "statistic") == statistics}
 
 
 def _judged(run: Run, statistics: bool) -> bool:
+    """Return whether one of these outputs has an element with a finite bound."""
     names = _outputs(run.case.op, statistics)
     return any(name in names and judge.judged(expected).any() for name, (_, expected) in compared(run).items())
 

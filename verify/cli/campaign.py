@@ -229,7 +229,7 @@ def merge(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="The stores of a campaign's shards.")],
     into: Annotated[str, INTO],
 ) -> int:
-    """Enter the outcomes of several stores of one plan into one, and show what was found.
+    """Merge several stores of one plan into one file, and show what was found.
 
     It refuses stores of other plans and versions. A second merge changes nothing. Exit status 3 if units are missing.
     """

@@ -19,7 +19,7 @@ SPACE = typer.Option("--space", help="rows2, rows4 (e4m3fn), rows4_e5m2, x or ep
 DTYPE = typer.Option("--dtype", help="Type of x; by default bf16.")
 EPS = typer.Option("--eps", help="eps of all rows.")
 ITEMS = typer.Option("--items", help="Only these items: FIRST:LAST, without LAST. A replay line has one item.")
-SECONDS = typer.Option("--seconds", min=0.1, help="End after this time; by default when all is done.")
+SECONDS = typer.Option("--seconds", min=0.1, help="End after so many seconds; by default when all is done.")
 RESUME = typer.Option("--resume", help="Keep the results in this file, and resume from it.")
 EVERY = 30.0  # seconds between two lines where there is no terminal
 

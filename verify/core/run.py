@@ -12,7 +12,8 @@ from verify_norm.core.spec import Array, Beyond, CaseSpec, Contract, Kernel, Op
 class Expected:
     """The truth for one output: float64 values, the error allowed before the final rounding, the output's type.
 
-    `saturate` says what is right beyond the type's largest number, as in Contract.
+    `delta` has the shape and the unit of `value`: it is an absolute error, not one in ULP. `saturate` says what is
+    right beyond the type's largest number, as in Contract.
     """
 
     value: Array
@@ -23,9 +24,10 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A spec made real for one op: torch arguments, their exact values, the truth of each output, the poison.
+    """A spec made real for one op: torch arguments, their exact values as float64, and the truth of each output.
 
-    `expected` is empty unless the truth was asked for; its bounds are those of a kernel of this contract.
+    `expected` is empty unless the truth was asked for; its bounds are those of a kernel of this contract. `poison` is
+    the number in all memory that a kernel must not read: gaps, guard zones and what it allocates itself.
     """
 
     spec: CaseSpec

@@ -37,15 +37,15 @@ NO_JOURNAL = Journal(None, resume=False)
 class Collector:
     """What a run has found so far.
 
-    `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
-    not, `skipped` what was not checked, by reason, `too_slow` which cases for such a one; `failing` has the cases of
-    each finding; `seconds` are in the kernel.
-    `planned` to `ended` are those of `verify_norm.core.coverage.Coverage`. Cases that the kernel refuses in words are
-    `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
-    wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned,
-    `calling` those in which a norm operator of torch ran inside the kernel.
-    `saw` is what the compared cases had in them. `detected` has what cases say that a check, named first, would have
-    detected in an output of a type; `drawn`: the cases now are random ones. `pairs` are the pairs of choices that met
+    `looked` and `failed` count the cases of each check. `held` counts those in which a property that the kernel does
+    not promise held, and those in which it did not. `skipped` counts what was not checked, by what and why; `too_slow`
+    has the cases of such a reason. `failing` has the cases of each finding; `seconds` are those inside the kernel.
+    `planned` to `ended` are those of `verify_norm.core.coverage.Coverage`. Cases in which the kernel raises an error
+    that names a limit are `waiting`, with their number, until `settle` knows all cases that `ran`: then `limits` has
+    the limits, by their wording, and `suggested` those that no error names. `without` has the cases in which an output
+    was not returned, `calling` those in which a norm operator of torch ran inside the kernel.
+    `saw` is what the compared cases had in them. `detected` has the smallest errors that a check would have detected,
+    by check, output and type. `drawn`: from now on the cases are random ones. `pairs` are the pairs of choices that met
     in cases with results; `possible` counts all of them. `pace` tells which sizes the kernel's time allows.
     """
 

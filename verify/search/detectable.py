@@ -3,8 +3,8 @@
 A run detects by its most sensitive case. All runs of an operator have the same corner cases, so an error of all
 elements is detected in every run from the least e of a corner case on. Random cases may detect smaller ones, but the
 next run draws others. An error of one row or one element lies somewhere in each case, and elsewhere in another kernel:
-RANK cases have to detect e, of different shapes, since the search varies a case that it likes. Then another run has
-RANK such cases in the mean, and by Poisson's law none with a probability of e⁻³ = 5 %.
+RANK cases have to detect e, of different shapes, since Hypothesis makes variants of a case with a large error. Then
+another run has RANK such cases in the mean, and by Poisson's law none with a probability of e⁻³ = 5 %.
 """
 
 from dataclasses import dataclass, field

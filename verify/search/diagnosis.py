@@ -30,11 +30,12 @@ from verify_norm.search.examine import Examined
 Key = tuple[str, str | None]  # a check and an output
 Candidate = tuple[Known, dict[str, Any]]  # with the fields that it changes of the kernel's own contract
 Judge = Callable[[CaseSpec, tuple[str, ...], Contract], Examined]
-# Fields that change no bound on the error of a result, and fields under which a result that was right may be wrong.
+# Fields that change no bound on the error of a result.
 FREE = frozenset(("inplace", "output", "weight_grad", "saturate", "scale_floor", "e8m0", "packing", "deterministic"))
+# Fields that replace a requirement by another one: a result that was right may be wrong under them.
 INSTEAD = frozenset(("output", "weight_grad", "stats", "saturate", "scale_floor", "e8m0", "packing"))
 COARSE = frozenset(("bf16x3", "tf32", "bf16"))  # products that miss more of their operands than float32 does of sums
-# Fields that name a type in which something is rounded.
+# Fields that name a type to which something is rounded.
 NARROW = frozenset(("stats", "xhat", "partials", "products", "z"))
 BOUNDED = frozenset(("accuracy", "statistics"))  # checks that judge elements by their bounds
 OTHERS = 10  # failing cases besides the smallest, spread over all of them
@@ -155,6 +156,7 @@ class _Group:
                 yield from ((_both(one, known), joined((write(freed), write(fields)))) for known, fields in rest)
 
     def fields(self, known: Known) -> dict[str, Any] | None:
+        """Return the fields that a weaker contract changes of the kernel's own; None if it changes none here."""
         return known.of(self.trial.kernel.contract, OPS[self.trial.kernel.op])
 
     def weaker(self, fields: dict[str, Any]) -> Contract:
@@ -183,6 +185,7 @@ class _Group:
         return all((one.check, one.output) != key for one in self.again(finding, fields).findings)
 
     def again(self, finding: Finding, fields: dict[str, Any]) -> Examined:
+        """Return the finding's smallest case, judged by its check under the contract with these fields."""
         return self.trial.under(self.weaker(fields), finding.spec, (finding.during or finding.check,))
 
     def explains(self, fields: dict[str, Any]) -> bool:
@@ -248,9 +251,11 @@ class _Group:
         )
 
     def rows(self, spec: CaseSpec) -> int:
+        """Return how many rows, groups or channels a case has."""
         return prod(spec.shape) // max(row_length(spec, OPS[self.trial.kernel.op]), 1)
 
     def explained(self, known: Known, fields: dict[str, Any]) -> Diagnosis:
+        """Return the diagnosis that names a contract, with what it costs."""
         return Diagnosis(
             self.output,
             write(fields),

@@ -39,13 +39,13 @@ class Examined:
     """The results of the checks on one case. They cross from the kernel's process to ours, and are in the journal.
 
     `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory, and `slow`
-    those whose further runs take too long. `unsupported` is the reason why the kernel was not run; `problem` and
+    those whose further runs would take too long. `unsupported` is the reason why the kernel was not run; `problem` and
     `limits` are those of its run. `near` names the tensors whose "far" layout did not fit into memory. `detectable`
     holds smallest errors, each after the name of its check, and `ways` which of its ways a check took. `operators` are
     the norm operators of torch that ran inside the kernel, in the case itself or on such a way; `notes` say what checks
-    noticed besides findings. `dead`: its process can run nothing more, as after it broke its CUDA context. `hung`: it
-    did not return, which without a finding is no fault: the run had no more time. Meanwhile its process `compiled`
-    something.
+    noticed besides findings. `dead`: the process of the kernel can run nothing more, as after
+    the kernel broke its CUDA context. `hung`: the kernel did not return; without a finding this is no fault, because
+    the time of the run was over. `compiled` is what this process compiled for the case.
     """
 
     spec: CaseSpec
@@ -93,7 +93,7 @@ def examine_in(
     The case may take `timeout` seconds, and more where the kernel may build; `left` are the seconds of the run, and
     `rerun_seconds` those that one further run of a large case may take.
     """
-    lost, long = list[Finding](), list[str]()
+    crashes, compiling = list[Finding](), list[str]()
     pauses = iter(PAUSES)
     while True:
         try:
@@ -106,12 +106,13 @@ def examine_in(
             if error.compiling and not during:
                 return Examined(spec, unsupported=str(error))
             if error.compiling:
-                long.append(during)
+                compiling.append(during)
             elif not error.late:
-                lost.append(Finding(runner.kernel.name, "crash", None, "error", message, spec, during=during or None))
+                found = Finding(runner.kernel.name, "crash", None, "error", message, spec, during=during or None)
+                crashes.append(found)
             checks = tuple(check for check in checks if check != during)
             if not during or (error.hung and not error.compiling):
-                return Examined(spec, findings=tuple(lost), looked=("crash",) * bool(lost), hung=error.hung)
+                return Examined(spec, findings=tuple(crashes), looked=("crash",) * bool(crashes), hung=error.hung)
             continue
         except RuntimeError as error:  # of CUDA, in a call of ours: what another process does to the GPU may cause it
             crowded, pause = isinstance(error, placement.CrowdedError), next(pauses, None)
@@ -123,9 +124,10 @@ def examine_in(
             raise
         if examined.dead:
             runner.fresh()
-        crash = runner.isolated and ("crash" in checks or lost)
+        crash = runner.isolated and ("crash" in checks or crashes)
         looked = (*examined.looked, "crash") if crash else examined.looked
-        return replace(examined, looked=looked, findings=(*examined.findings, *lost), slow=(*examined.slow, *long))
+        findings, slow_ones = (*examined.findings, *crashes), (*examined.slow, *compiling)
+        return replace(examined, looked=looked, findings=findings, slow=slow_ones)
 
 
 def _compared(examined: Examined) -> bool:
@@ -150,11 +152,11 @@ def examine(
     METER.watch()
     before, examined = METER.total, None
     with placement.WhereItFits():  # our tensors: an error of the kernel's own is a problem of its run
-        judge = remembered() if "honesty" in checks else None
+        functions = remembered() if "honesty" in checks else None
         try:
-            examined = _examine(kernel, spec, checks, device, announce, rerun_seconds, judge)
+            examined = _examine(kernel, spec, checks, device, announce, rerun_seconds, functions)
         except Exception as error:
-            names = judge.replaced() if judge else ()
+            names = functions.replaced() if functions else ()
             if names:
                 found = tuple(honesty.replaced(kernel, spec, names))  # so this tool itself went wrong
                 examined = Examined(spec, findings=found, looked=("honesty",))
@@ -183,9 +185,9 @@ def _examine(
     device: str,
     announce: Callable[[str], None],
     rerun_seconds: float,
-    judge: Functions | None,
+    functions: Functions | None,
 ) -> Examined:
-    """Return `examine`, given the functions that a verdict rests on, if `honesty` looks at them."""
+    """Return `examine`; `functions` are those that a verdict rests on, None if `honesty` does not run."""
     if (reason := kernel.refuses(spec)) is not None:
         return Examined(spec, unsupported=reason)
     if make.judge_of(spec, OPS[kernel.op], device) is not None:
@@ -193,7 +195,8 @@ def _examine(
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
     case = make.case(spec, op, kernel.contract, device)
-    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=_watch(judge, spec) if judge else None)
+    watch = _watch(functions, spec) if functions else None
+    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=watch)
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
     ran = replace(ran, rerun_seconds=rerun_seconds)
@@ -214,8 +217,8 @@ def _examine(
                 looked += [name] * (NoData() not in items)
                 if any(isinstance(item, Tried) and item.ended for item in items):
                     break
-    if judge and "honesty" in spec.further:
-        yielded += [("honesty", item) for item in honesty.replaced(kernel, spec, judge.replaced())]
+    if functions and "honesty" in spec.further:
+        yielded += [("honesty", item) for item in honesty.replaced(kernel, spec, functions.replaced())]
     tried = [(name, item) for name, item in yielded if isinstance(item, Tried)]
     probable = {item.output: item.ratio for _, item in yielded if isinstance(item, OverProbable)}
     return Examined(
@@ -240,11 +243,12 @@ def _examine(
     )
 
 
-def _watch(judge: Functions, spec: CaseSpec) -> Sequence[Watch]:
-    """Return what puts functions back after the call: all in cases that name it, else those that are not ours."""
+def _watch(functions: Functions, spec: CaseSpec) -> Sequence[Watch]:
+    """Return what puts functions back after the call: all of them in a case that names honesty, else those not ours."""
     if "honesty" not in spec.further:
-        return (partial(judge.replaced, ours=False),)
-    return judge.replaced, Functions(of_torch=True).replaced  # torch.compile in a further run replaces some of torch's
+        return (partial(functions.replaced, ours=False),)
+    of_torch = Functions(of_torch=True)  # torch.compile in a further run replaces some of torch's
+    return functions.replaced, of_torch.replaced
 
 
 def _layout(run: Run, name: str) -> str:
@@ -272,7 +276,7 @@ def _dead(device: str) -> bool:
 
 
 def _tally(run: Run, name: str, probable: dict[str, float]) -> Tally | None:
-    """Return the errors of one output, given those over the probable error; None if there is nothing to compare."""
+    """Return the errors of one output; None if there is nothing to compare. `probable` has error/probable by output."""
     output, expected = run.outputs[name], run.case.expected[name]
     if output is None or expected is None or output.ratio is None:
         return None

@@ -133,9 +133,9 @@ class Options(Strict):
         BeforeValidator(_only),
     ] = DEFAULTS.only
     examples: Annotated[
-        Count, Flag("--examples", "Cases after the corner table: all pairs of choices, then random ones.")
+        Count, Flag("--examples", "Number of cases after the corner table: all pairs, then random ones.")
     ] = DEFAULTS.examples
-    seconds: Annotated[Seconds, Flag("--seconds", "Time for the whole search.")] = DEFAULTS.seconds
+    seconds: Annotated[Seconds, Flag("--seconds", "Seconds for the whole run.")] = DEFAULTS.seconds
     seed: Annotated[Count, Flag("--seed", "Seed of the random cases.")] = DEFAULTS.seed
     device: Annotated[
         str,

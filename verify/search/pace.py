@@ -43,7 +43,7 @@ class Pace:
         return cls(kind(settings.device), settings.seconds)
 
     def learn(self, taken: Size, seconds: float, inside: float | None = None) -> None:
-        """Note what a case took, and how much of it inside the kernel: all if it is not known."""
+        """Note the size of a case, the seconds that it took, and those inside the kernel: all of them if not known."""
         self.seen.append((taken, seconds, seconds if inside is None else min(inside, seconds)))
 
     def usual(self, wanted: Size) -> bool:
@@ -97,15 +97,15 @@ class Pace:
         return min(slower, default=inf) <= self.most
 
     def fits(self, wanted: Size) -> bool:
-        """Return the same of a case that runs only if it takes little, whatever its size: with a closer look.
+        """Return whether a case is expected to take a small part of the time, also one of a usual size.
 
-        Rows cost the kernel time, not the checks. A batch of the table, of which there are several runs, is left to
-        `allows`.
+        It looks at kernel and checks separately, since rows cost the kernel time, not the checks. A batch of the corner
+        table runs several times, so `allows` decides about it.
         """
         return self.expected(wanted) <= self.most
 
     def expected(self, wanted: Size) -> float:
-        """Return the seconds that a case of that size takes at most, as far as others tell; inf before any has run."""
+        """Return the most seconds that a case of that size may take, by the cases so far; inf before the first one."""
         rows, elements = wanted
         outside = kernel = inf
         for (r, e), seconds, inside in self.seen:

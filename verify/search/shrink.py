@@ -18,10 +18,10 @@ def reduce(spec: CaseSpec, op: Op, fails: Callable[[CaseSpec], bool], check: str
     If it does not fail without the further runs of `check`, it names the way in which it fails there. `fails` is called
     once for each spec; to end the search, it returns False from then on.
     """
-    tried, own = {spec}, _own(spec, fails, check)
+    tried, field = {spec}, _way_field(spec, fails, check)
     while True:
-        for candidate in _candidates(spec, op, own):
-            if candidate in tried or _cost(candidate, own) >= _cost(spec, own) or geometry.refusal(candidate, op):
+        for candidate in _candidates(spec, op, field):
+            if candidate in tried or _cost(candidate, field) >= _cost(spec, field) or geometry.refusal(candidate, op):
                 continue
             tried.add(candidate)
             if fails(candidate):
@@ -31,33 +31,33 @@ def reduce(spec: CaseSpec, op: Op, fails: Callable[[CaseSpec], bool], check: str
             return spec
 
 
-def _own(spec: CaseSpec, fails: Callable[[CaseSpec], bool], check: str) -> str:
+def _way_field(spec: CaseSpec, fails: Callable[[CaseSpec], bool], check: str) -> str:
     """Return the field that names the way in which a case fails; "" if it fails without a further run."""
     field = next((field for field, its in ways.CHECKS.items() if its == check), "")
     further = tuple(name for name in spec.further if name != check)
     return "" if not field or fails(replace(spec, further=further)) else field
 
 
-def _cost(spec: CaseSpec, own: str) -> tuple[int, int, int, int, float]:
+def _cost(spec: CaseSpec, field: str) -> tuple[int, int, int, int, float]:
     """Return how hard a spec is to read: its size, its rank, then the number of fields that are not the default.
 
-    Its `own` field is easier to read where it names one way.
+    Its `field` is easier to read where it names one way.
     """
     default = CaseSpec(shape=spec.shape, num_groups=spec.num_groups)
-    names = [f.name for f in fields(CaseSpec) if f.name not in ("seed", own)]
+    names = [f.name for f in fields(CaseSpec) if f.name not in ("seed", field)]
     unusual = sum(getattr(spec, name) != getattr(default, name) for name in names)
-    unusual += _open(spec, own)
+    unusual += _open(spec, field)
     size, numbers = prod(n + 1 for n in spec.shape), (spec.num_groups or 0) + spec.batch + spec.seed
     return size, len(spec.shape), unusual, numbers, abs(spec.offset)
 
 
-def _open(spec: CaseSpec, own: str) -> bool:
-    return own != "" and getattr(spec, own) in ("", ways.QUICK)
+def _open(spec: CaseSpec, field: str) -> bool:
+    return field != "" and getattr(spec, field) in ("", ways.QUICK)
 
 
-def _candidates(spec: CaseSpec, op: Op, own: str) -> Iterator[CaseSpec]:
+def _candidates(spec: CaseSpec, op: Op, field: str) -> Iterator[CaseSpec]:
     """Yield simpler specs, the largest steps first; before them those that name one way."""
-    named: list[dict[str, Any]] = [{own: way} for way in ways.every(op)[own]] if _open(spec, own) else []
+    named: list[dict[str, Any]] = [{field: way} for way in ways.every(op)[field]] if _open(spec, field) else []
     yield from (replace(spec, **one) for one in named)
     for batch in sorted({0, spec.batch // 4, spec.batch // 2, 3 * spec.batch // 4, max(spec.batch - 1, 0)}):
         yield replace(spec, batch=batch)
@@ -71,7 +71,7 @@ def _candidates(spec: CaseSpec, op: Op, own: str) -> Iterator[CaseSpec]:
     default = replace(default, special_in=geometry.special_input(default, op))
     for f in fields(CaseSpec):
         value = getattr(default, f.name)
-        if f.name not in ("num_groups", "normalized_ndim", own) and getattr(spec, f.name) != value:
+        if f.name not in ("num_groups", "normalized_ndim", field) and getattr(spec, f.name) != value:
             yield replace(spec, **{f.name: value})
     if spec.offset:
         yield replace(spec, offset=spec.offset / 10)
