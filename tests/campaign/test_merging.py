@@ -26,7 +26,7 @@ def test_blocks_of_a_search_are_merged_to_all_their_cases(few_corners):
 
     tables, random = ran(examples=0), ran(examples=24, seed=3, tables=False)
     assert (tables.coverage.corners, random.coverage.corners) == (12, 0)
-    assert random.coverage.planned == 24 + 24 // LARGE_SHARE
+    assert random.coverage.planned == 24 + 24 // (2 * LARGE_SHARE)
     found = merged([tables, random])
     assert found.cases == tables.cases + random.cases
     assert (found.coverage.corners_done, found.verdict) == (12, Exit.PASS)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
-REACHED = 3_000  # objects that a search for containers looks at
+REACHED = 4_000  # objects that a search for containers looks at
 SIZED = (dict, list, set, deque)
 ATOMS = frozenset({str, bytes, int, float, complex, bool, type(None)})  # which refer to nothing
 OURS = "verify_norm."  # our own functions: of these only what they enclose, the kernel, is looked into

@@ -40,6 +40,8 @@ def misread(kernel, spec):
     """Where torch's kernels are wrong: see the tests below."""
     if OPS[kernel.op].view == "channels":
         return OPS[kernel.op].forward is not None and spec.running_mean_layout != "contiguous"
+    if OPS[kernel.op].name == "layernorm_bwd" and spec.dy_layout in ("expanded", "scalar"):
+        return len(spec.shape) == 2 and spec.shape[0] > 1000
     if OPS[kernel.op].name == "instancenorm_bwd":
         return spec.shape[0] == 1 and spec.dy_layout == "channels_last"
     return "num_groups" in OPS[kernel.op].attrs and spec.x_layout == "channels_last" and abs(spec.offset) > 10
@@ -242,6 +244,17 @@ def test_layernorms_backward_cancels():
     spec = CaseSpec(shape=(126, 65), eps=1e-6, data="heavy", offset=-1000.0)
     assert 1 < execute.execute(kernel, make.case(spec, op, STRICT)).outputs["dx"].ratio.max() < 10
     assert execute.execute(kernel, make.case(spec, op, EXPANDED)).outputs["dx"].ratio.max() < 1
+
+
+@on_cpu
+@pytest.mark.parametrize("layout", ["expanded", "scalar"])
+def test_layernorms_backward_adds_up_equal_rows_one_after_the_other(layout):
+    """The roundings of a running sum of equal terms do not cancel, as they do in most sums."""
+    op, kernel = OPS["layernorm_bwd"], Kernel("torch", "layernorm_bwd", run=torch_native.layernorm_bwd_torch)
+    spec = CaseSpec(shape=(4101, 12), dy_layout=layout)
+    running = replace(STRICT, summation="sequential")
+    ratios = [execute.execute(kernel, make.case(spec, op, c)).outputs["dbias"].ratio.max() for c in (STRICT, running)]
+    assert ratios[0] > 1 >= ratios[1]
 
 
 def tensor(value, dtype, layout="contiguous"):
