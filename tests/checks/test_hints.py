@@ -1,10 +1,12 @@
 """The option that would make a wrong output right is named in its finding; a mistake that none mends gets no hint."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import two_conversions
 from checking import layernorm_fwd
 from counted import run_of
 
@@ -14,6 +16,7 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.loading.registry import load
 from verify_norm.running.execute import execute
 
 SPEC = CaseSpec((5, 24), eps=1e-3)
@@ -223,3 +226,16 @@ def test_running_statistics_that_stay_as_they_were_are_told_from_wrong_ones(inpl
     assert found.keys() == {"running_mean", "running_var"}
     for name, message in found.items():
         assert (f"; it is as it was before the call: expected {name} to be updated in place" in message) != inplace
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "uses"), [("Twice", "bfloat16", 2), ("Twice", "float32", 0), ("Once", "bfloat16", 0)]
+)
+def test_uses_of_x_whose_gradients_cancel_are_counted(name, dtype, uses):
+    kernel = load(f"{Path(two_conversions.__file__)}:{name}", "rmsnorm_bwd")
+    run = execute(kernel, make.case(CaseSpec((5, 24), dtype), OPS[kernel.op], kernel.contract))
+    words = f"; autograd rounds the gradients of {uses} uses of x to {dtype}, and adds them: convert x once"
+    assert hints.hint(run, "dx").startswith(words) == bool(uses)
+    assert (hints.hint(run, "dx") == "") == (not uses)
+    found = [item.message for item in CHECKS["accuracy"].function(run) if isinstance(item, Finding)]
+    assert [words in message for message in found] == [True] * bool(uses)

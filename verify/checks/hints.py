@@ -1,4 +1,4 @@
-"""Which option of the interface would make a wrong output right: another offset, another eps, another order."""
+"""What may make a wrong output right: another offset, eps or order of what is returned, or one conversion of x."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from verify_norm.cases import make
+from verify_norm.checks.relations.graphs import graph_of
 from verify_norm.checks.relations.rerun import rerun
 from verify_norm.core import geometry, judge
-from verify_norm.core.dtypes import Array
+from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Expected, Run
 
 LONG = 16  # elements of a row, in which a mistake seldom looks like another eps
@@ -19,7 +20,7 @@ EPS = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3, float(np.finfo(np.float32).eps), 0.0)  # t
 
 
 def hint(run: Run, output: str) -> str:
-    """Return the option with which all values of a wrong output are right, as "; …"; "" if no option helps.
+    """Return the option with which all values of a wrong output are right, as "; …"; "" if nothing is known to help.
 
     Of running statistics that the call leaves as they were it returns what was expected. It says what the kernel
     computes instead, and judges nothing: an eps that it ignores is a mistake all the same.
@@ -43,7 +44,17 @@ def hint(run: Run, output: str) -> str:
         if right := [f"{value:g}" for value in _longer(run, name, output, _right(run, name, output))]:
             values = " or ".join(right)
             return f"; this output is right with {name}={values}. If the kernel {words}, pass --bind {name}={right[0]}"
-    return ""
+    return _uses(run) if output == "dx" else ""
+
+
+def _uses(run: Run) -> str:
+    """Return that autograd rounds the gradient of each use of x, where the forward has several: they may cancel."""
+    dtype = run.case.spec.dtype
+    if not run.kernel.autograd or run.kernel.remote or FORMATS[dtype].u <= FORMATS["float32"].u:
+        return ""
+    uses = graph_of(run, run.case.arguments).uses("x")
+    rounds = f"autograd rounds the gradients of {uses} uses of x to {dtype}, and adds them"
+    return f"; {rounds}: convert x once, as x32 = x.float(), and use that" if uses > 1 else ""
 
 
 def _meant(run: Run, name: str) -> str:

@@ -43,7 +43,7 @@ def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
         one_of("field of the spec", name, ["kernel", "op", *(f.name for f in fields(CaseSpec))], see=SEE_CASE)
     for required in ("kernel", "shape"):
         if required not in data:
-            raise UsageError(f"the spec has no {required!r}")
+            raise UsageError(f"the spec has no {required!r}: expected {OBJECT}")
     kernel, op = data.pop("kernel"), data.pop("op", None)
     for key, name in (("kernel", kernel), ("op", op)):
         if not isinstance(name, str) and (key, name) != ("op", None):

@@ -48,16 +48,23 @@ class Graph:
 
     def has_functions(self) -> bool:
         """Return whether an autograd.Function makes an output."""
+        return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in self._nodes())
+
+    def uses(self, leaf: str) -> int:
+        """Return how many operations take this input; torch adds up their gradients in its type."""
+        edges = [edge for node in self._nodes() for edge, _ in node.next_functions]
+        return sum(getattr(edge, "variable", None) is self.leaves.get(leaf) for edge in edges if edge is not None)
+
+    def _nodes(self) -> set[Any]:
+        """Return the nodes that the outputs depend on."""
         nodes: list[Any] = [t.grad_fn for t in self.outputs.values() if isinstance(t, Tensor)]
         seen: set[Any] = set()
         while nodes:
             node = nodes.pop()
-            if isinstance(node, torch.autograd.function.BackwardCFunction):
-                return True
             if node is not None and node not in seen:
                 seen.add(node)
                 nodes += [one for one, _ in node.next_functions]
-        return False
+        return seen
 
     def named(self, by_leaf: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
         """Return the gradients of leaves as outputs of the backward; raises ValueError if x and residual have two.

@@ -114,7 +114,7 @@ def _data(spec: CaseSpec) -> str:
 
 
 def _check(report: Report, result: CheckResult) -> str:
-    mark = f"[green]✓ {result.cases} cases[/]" if result.cases else "[yellow]– no data[/]"
+    mark = f"[green]✓ {count(result.cases, 'case')}[/]" if result.cases else "[yellow]– no data[/]"
     if result.failed:
         mark = f"[red]✗ {result.failed} of {result.cases} cases[/]"
     smallest = escape(detected(report, result.name))
