@@ -1,5 +1,6 @@
 """benchmarks/mutation.py makes mistakes in a package, and lists those that its tests do not see."""
 
+import ast
 import functools
 import importlib
 import json
@@ -14,7 +15,10 @@ import pytest
 import torch
 from forked import forked
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from verify_norm.search.config import tomllib
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
 DECORATED = """
 import functools
 
@@ -257,3 +261,20 @@ def test_survivors_are_listed_with_their_lines_and_equivalent_ones_are_left_out(
     assert again["counts"]["equivalent"] == 1
     assert again["score"] > found["score"]
     assert "delete it" in capsys.readouterr().out
+
+
+def test_equivalent_mutants_are_of_lines_that_there_are(mutation):
+    """A function that was renamed, or a line that was changed, leaves its entries behind."""
+    entries = tomllib.loads(mutation.EQUIVALENT.read_text())["equivalent"]
+    stale = [one for one in entries if one["before"].strip() not in source_of(one["function"])]
+    assert [(one["function"], one["before"]) for one in stale] == []
+
+
+def source_of(function):
+    """The lines of all functions of a module, or of a package's, that have this name."""
+    module, _, name = function.rpartition(".")
+    path = ROOT / ("" if module.startswith(("reference.", "kernels.")) else "verify") / module.replace(".", "/")
+    text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef) and node.name == name]
+    lines = text.splitlines()
+    return "\n".join("\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in functions)
