@@ -1,7 +1,7 @@
 """Runs the commands and snippets of the documents, and compares what they print with what the pages show.
 
 python docs/site/samples.py                   run all pages; say what differs
-python docs/site/samples.py PAGE --write      put what the commands print now into the page
+python docs/site/samples.py PAGE --write      put what the commands print now into the page; `…` stays
 
 A block ```` ```console ```` has commands after `$ ` and what they print. ```` ```python ```` is run, and a block
 ```` ```text ```` after it is what it prints. A block with a title is a file of that name in the page's own folder.
@@ -21,12 +21,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 WIDTH = "100"  # of the terminal: what fits into a page
+ALIKE = 0.6  # of lines that say the same with other numbers, by difflib
 VARIES = (  # what differs from run to run, and what stands for it
     (re.compile(r"\s+in\s+\d[\d,.]*\s+s\s+\(\d+\s+%\s+in\s+the\s+kernel\)"), " in 0 s (0 % in the kernel)"),  # may wrap
     (re.compile(r"\b\d[\d,.]*\s?s\b"), "0 s"),
@@ -236,8 +238,32 @@ def write(path: Path) -> None:
     """Put what the samples of a page print now in the place of what differs."""
     text = path.read_text(encoding="utf-8")
     for one in reversed(differences(text)):
-        text = text[: one.start] + "".join(f"{line.rstrip()}\n" for line in one.printed.splitlines()) + text[one.end :]
+        text = text[: one.start] + abridged(one.shown, one.printed) + text[one.end :]
     path.write_text(text, encoding="utf-8")
+
+
+def abridged(shown: str, printed: str) -> str:
+    """Return what is printed now, abridged as it was shown; all of it where the lines that were shown have no like.
+
+    >>> abridged("…\\nPASS k: 134 cases\\n", "a\\nb\\nPASS k: 137 cases\\n")
+    '…\\nPASS k: 137 cases\\n'
+    """
+    now = [line.rstrip() for line in printed.splitlines()]
+    lines, place = list[str](), 0
+    for line in shown.splitlines():
+        if line == "…":
+            lines.append(line)
+            continue
+        alike = [2.0 if matches(line, one) else SequenceMatcher(None, line, one).ratio() for one in now[place:]]
+        best = max(alike, default=0.0)
+        if best < ALIKE:
+            break
+        place += alike.index(best) + 1
+        lines.append(line if best > 1 else now[place - 1])
+    else:
+        if matches(text := "".join(f"{line}\n" for line in lines), printed):
+            return text
+    return "".join(f"{line}\n" for line in now)
 
 
 def main(arguments: list[str]) -> int:

@@ -93,6 +93,21 @@ def test_a_wrong_page_is_seen(tmp_path):
         samples.differences("```console\n$ rm -r .\n```\n")
 
 
+@pytest.mark.parametrize(
+    ("shown", "printed", "abridged"),
+    [
+        ("…\nPASS k: 134 cases\n", "a\nb\nPASS k: 137 cases\n", "…\nPASS k: 137 cases\n"),
+        ("a 1\n…\nz 4 … 5\n", "a 2\nb\nz 4 and 5\n", "a 2\n…\nz 4 … 5\n"),
+        ("a 1\n…\nz\n", "a 1\nb\n", "a 1\nb\n"),  # there is no z any more
+        ("old words\n", "quite another\nline\n", "quite another\nline\n"),
+        ("3 cases in 4.6 s\n…\n", "3 cases in 9 s\nFAIL\n", "3 cases in 4.6 s\n…\n"),
+        ("", "a \n", "a\n"),
+    ],
+)
+def test_what_is_written_is_abridged_as_it_was(shown, printed, abridged):
+    assert samples.abridged(shown, printed) == abridged
+
+
 def test_a_page_says_what_it_needs(capsys, tmp_path):
     text = "# Page\n\n<!-- needs: json no_such_package -->\n\n```python\nprint(1)\n```\n\n```text\n2\n```\n"
     assert samples.lacking(text) == ["no_such_package"]
