@@ -4,6 +4,7 @@ import queue
 import signal
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 
 from verify_norm.checks.relations import wrapping
 from verify_norm.loading.returned import RefusedError
+
+ADVICE = "performance drop"
 
 
 def fails() -> None:
@@ -154,3 +157,20 @@ def test_data_have_their_batch_in_the_first_dimension_or_the_second(shape, first
 def test_where_no_tensor_has_a_batch_the_mode_is_refused():
     with pytest.raises(RefusedError, match="no tensor has a batch"):
         wrapping.batched(lambda x: x, of=("weight",))(x=torch.ones(3))
+
+
+def test_torch_advises_nobody_where_an_operator_has_no_rule_for_vmap(capfd) -> None:
+    """It would write a line for each call to the terminal, or warn."""
+    library = torch.library.Library("verify_norm_test", "DEF")
+    library.define("doubled(Tensor x) -> Tensor")
+    library.impl("doubled", lambda x: 2 * x, "CPU")
+    doubled = torch.ops.verify_norm_test.doubled
+
+    def advised(call) -> bool:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            assert call().eq(2).all()
+        return any(ADVICE in text for text in (capfd.readouterr().err, *(str(one.message) for one in warned)))
+
+    assert not advised(lambda: wrapping.batched(lambda x: doubled(x), of=("x",))(x=torch.ones(3, 4)))
+    assert advised(lambda: torch.func.vmap(doubled)(torch.ones(2, 3))), "as before, elsewhere"

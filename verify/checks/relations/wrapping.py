@@ -86,11 +86,23 @@ def batched(function: Function, *, of: Collection[str] | None) -> Function:
             return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
         stacks = [torch.stack((o, given[n]), place) for o, n, place in zip(others, names, places, strict=True)]
-        results = iter(torch.func.vmap(one, in_dims=places)(*stacks))
+        with _without_advice():
+            results = iter(torch.func.vmap(one, in_dims=places)(*stacks))
         returned, spec, leaves = form
         return _like(returned, tree_unflatten([next(results)[-1] if leaf is None else leaf for leaf in leaves], spec))
 
     return refusing(run)
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Keep torch from writing to the terminal that an operator without a rule for vmap is slow there."""
+    warn = getattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled", lambda on: None)
+    warn(False)
+    try:
+        yield
+    finally:
+        warn(True)
 
 
 def _like(returned: Any, parts: Any) -> Any:
