@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 from verify_norm.core import packages
 
@@ -15,7 +16,7 @@ PATIENCE = 1.0  # seconds for threads that end by themselves
 
 def main() -> None:
     """Run the console script, and exit with its status. Ctrl-C at any moment is one line, also before it is loaded."""
-    status: list[int] = []
+    status, before = list[int](), threading.enumerate()
     atexit.register(lambda: os._exit(status[0]) if status else None)  # the first entered comes last
     if reason := packages.missing("the command line", "typer", "rich"):
         print(f"verify-norm: {reason}", file=sys.stderr)
@@ -29,21 +30,23 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except SystemExit as ended:
         status += [INTERRUPTED] * (ended.code == INTERRUPTED)  # after some interrupted imports Python would kill itself
-        if _others(PATIENCE):  # Python would wait for the threads of a kernel's file without end
-            print("verify-norm: ended without a thread that the kernel's code has started", file=sys.stderr)
-            atexit._run_exitfuncs()
-            sys.stderr.flush()
-            os._exit(ended.code if isinstance(ended.code, int) else USAGE)
+        started = [one for one in threading.enumerate() if one not in before and not one.daemon]
+        if started:
+            # Before Python waits for them, if it ends at all: whoever calls this function may catch SystemExit.
+            threading._register_atexit(_leave, started, ended.code)  # type: ignore[attr-defined]
         raise
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # while Python ends, it would print a traceback
 
 
-def _others(patience: float) -> bool:
-    """Return whether threads for which Python would wait still run after some seconds."""
-    until = time.monotonic() + patience
-    others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
-    for thread in others:
+def _leave(threads: Sequence[threading.Thread], code: object) -> None:
+    """End the process without these threads, of the kernel's code, where they do not end by themselves."""
+    until = time.monotonic() + PATIENCE
+    for thread in threads:
         thread.join(max(until - time.monotonic(), 0.0))
-    return any(thread.is_alive() for thread in others)
+    if any(thread.is_alive() for thread in threads):
+        print("verify-norm: ended without a thread that the kernel's code has started", file=sys.stderr)
+        atexit._run_exitfuncs()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else USAGE)

@@ -2,6 +2,9 @@
 
 import importlib.util
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,7 +129,9 @@ def test_torch_loses_in_half_precision(name, spec, lost, least):
 @on_cpu
 def test_the_page_tells_what_torch_does(capsys):
     """Its examples print what it says."""
-    example, on_a_gpu, missing = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    example, on_a_gpu, missing, crashing = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    crashed = subprocess.run([sys.executable, "-c", crashing], capture_output=True, check=False)
+    assert crashed.returncode == -signal.SIGSEGV
     exec(missing, {})
     assert capsys.readouterr().out == "True None\n"
     exec(example, {})
