@@ -22,7 +22,7 @@ TYPES = ("bfloat16", "float32")
 def show_contracts(console: Console) -> None:
     """Print every name and field with its meaning, then what each contract allows."""
     console.print(
-        "--contract takes names and fields, for example --contract llama,inplace=y:x. They change what a kernel declares.\n"
+        "--contract takes names and fields, such as --contract llama,inplace=y:x. They change what a kernel declares.\n"
     )
     named = table("name", "fields", "what it means", folded=("fields", "what it means"))
     for name, known in NAMES.items():
