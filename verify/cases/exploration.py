@@ -68,7 +68,6 @@ def explore(
 
     The same strategy, seed and returned values draw the same specs. What `one` raises ends it.
     """
-    raised: list[Exception] = []
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -85,13 +84,12 @@ def explore(
         try:
             shown = one(spec)
         except Exception as error:
-            raised.append(error)
-            raise _EndedError from error
+            raise _EndedError(error) from error
         for label, value in shown.items():
             hypothesis.target(min(value, MOST), label=label)
 
     try:
         with whatever_is_imported:
             attempt()
-    except _EndedError:
-        raise raised[0] from None
+    except _EndedError as ended:
+        raise ended.args[0] from None

@@ -9,10 +9,10 @@ from random import Random
 from typing import Any, get_args, get_type_hints
 from zlib import crc32
 
+from verify_norm.cases import further_runs
 from verify_norm.cases.corner_lines import FAINT, STRONG
 from verify_norm.cases.corners import exponent
 from verify_norm.cases.make import POISONS
-from verify_norm.core import ways
 from verify_norm.core.geometry import refusal, specials
 from verify_norm.core.spec import COTANGENTS, FAMILIES, WEIGHTS, CaseSpec, Op
 
@@ -29,7 +29,7 @@ _DY_SCALES = {dtype: (*(0, 0, 0, -12, 10) * 3, exponent(FAINT, dtype), exponent(
 _PLACES = get_args(get_type_hints(CaseSpec)["special_at"])
 SEEDS = 2**16
 USUAL_PLACE: dict[str, Any] = {"special": None, "special_in": "x", "special_at": "first"}
-NO_FURTHER_RUN: dict[str, Any] = {"further": (), "batch": 0, "variant": 0, **dict.fromkeys(ways.WAYS, "")}
+NO_FURTHER_RUN: dict[str, Any] = {**further_runs.EVERYTHING, "further": ()}
 
 
 def chosen(choose: Choose, op: Op, dtype: str) -> dict[str, Any]:

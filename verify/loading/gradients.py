@@ -51,9 +51,9 @@ class Graph:
         return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in self._nodes())
 
     def uses(self, leaf: str) -> int:
-        """Return how many operations take this input; torch adds up their gradients in its type."""
-        edges = [edge for node in self._nodes() for edge, _ in node.next_functions]
-        return sum(getattr(edge, "variable", None) is self.leaves.get(leaf) for edge in edges if edge is not None)
+        """Return how many operations take this leaf; torch adds up their gradients in its type."""
+        edges = (edge for node in self._nodes() for edge, _ in node.next_functions)
+        return sum(getattr(edge, "variable", None) is self.leaves[leaf] for edge in edges)
 
     def _nodes(self) -> set[Any]:
         """Return the nodes that the outputs depend on."""

@@ -119,12 +119,13 @@ class Sweep:
         examined = Examined(spec) if known else self.one(lane, spec)
         if known:
             lane.enter(self.meet)
+        if examined.unsupported is not None:
+            for _ in range(others):
+                lane.enter(self.meet)
+            return {"error/bound": 0.0}
         first = (lane.exploration * EXPLORATION + met) * others
         for other in values.others(spec, OPS[self.state.kernel.op], range(first, first + others)):
-            if examined.unsupported is None:
-                self.drawn(lane, other)
-            else:
-                lane.enter(self.meet)
+            self.drawn(lane, other)
         return {"error/bound": examined.ratio}
 
     def one(self, lane: Lane, spec: CaseSpec) -> Examined:
