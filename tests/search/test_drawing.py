@@ -17,7 +17,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.search import drawing as drawing_module
 from verify_norm.search.crew import Lane
-from verify_norm.search.drawing import EXPLORED, LARGE, LARGE_SHARE, OTHERS, USUAL, Drawing
+from verify_norm.search.drawing import EXPLORED, LARGE, LARGE_SHARE, MIDDLE, OTHERS, SMALL, Drawing, larger
 from verify_norm.search.examine import examine
 from verify_norm.search.pace import Pace, cost
 from verify_norm.search.search import search
@@ -58,7 +58,7 @@ def test_a_slow_kernel_meets_the_same_cases_without_the_large_ones(op):
     assert [spec for spec in fast if spec not in large] == slow
     assert not none
     assert len(left_out) == len(fast) - len(slow) == SETTINGS.examples // LARGE_SHARE
-    elements, rows = USUAL["cpu"]
+    elements, rows = SMALL["cpu"]
     sizes = [size(spec, OPS[op]) for spec in large]
     assert all(one[0] > rows or one[1] >= elements for one in sizes)
 
@@ -79,7 +79,7 @@ def test_a_run_has_the_first_large_cases_and_usual_ones_of_its_types_and_frozen_
     assert {spec.dtype for spec in usual} == set(SETTINGS.dtypes)
     assert any(spec.frozen for spec in usual)
     most = [max(sizes) for sizes in zip(*(size(spec, op) for spec in usual), strict=True)]
-    assert most[0] <= USUAL["cpu"][1] < most[1] <= 4 * USUAL["cpu"][0]
+    assert most[0] <= SMALL["cpu"][1] < most[1] <= 4 * SMALL["cpu"][0]
     assert cases(seed=1)[count:] != usual
 
 
@@ -183,8 +183,9 @@ def test_a_random_case_counts_with_its_others_and_large_ones_have_none(others, s
     assert drawn.planned(50) == planned
     for part in drawn.parts(50):
         part(lane)
-    large = [count for _, spec, count in asked if drawn.is_large(spec)]
-    usual = [count for _, spec, count in asked if not drawn.is_large(spec)]
+    is_large = larger(*SMALL["cpu"], drawn.op)
+    large = [count for _, spec, count in asked if is_large(spec)]
+    usual = [count for _, spec, count in asked if not is_large(spec)]
     assert usual == [others] * shapes
     assert large == [0] * (50 // (10 if others else 5))
 
@@ -201,9 +202,29 @@ def test_the_table_of_large_cases_is_planned_whole_and_random_ones_follow(op):
     ("shape", "large"),
     [((300, 8), False), ((301, 8), True), ((2, 2**13), False), ((2, 2**13 + 1), True), ((400, 50), True)],
 )
-def test_a_large_case_has_more_rows_or_more_elements(shape, large):
-    assert drawing(SETTINGS)[0].is_large(CaseSpec(shape)) == large
-    assert not drawing(replace(SETTINGS, device="cuda:0"))[0].is_large(CaseSpec(shape))
+def test_a_larger_case_has_more_rows_or_more_elements(shape, large):
+    is_larger = larger(*SMALL["cpu"], OPS["layernorm_bwd"])
+    assert is_larger(CaseSpec(shape)) == large
+    assert not larger(*SMALL["cuda"], OPS["layernorm_bwd"])(CaseSpec(shape))
+    assert len(repr(is_larger)) < 100, "Hypothesis makes the repr of a filter for each case that it rejects"
+
+
+@pytest.mark.parametrize(("examples", "small", "middle"), [(0, 0, 0), (15, 2, 0), (160, 19, 10), (-3, 0, 0)])
+def test_on_a_gpu_one_random_case_in_sixteen_is_of_middle_size_and_comes_alone(examples, small, middle):
+    asked, lane = [], Lane(None, None)
+    settings = replace(SETTINGS, examples=0, tables=False, device="cuda:0")
+    drawn, _ = drawing(settings, one=lambda *given: asked.append(given) or {})
+    drawn.others = OTHERS["cuda"]
+    parts = list(drawn.parts(examples))
+    for part in parts:
+        part(lane)
+    is_larger = {name: larger(*sizes["cuda"], drawn.op) for name, sizes in (("small", SMALL), ("middle", MIDDLE))}
+    alone = [count for _, spec, count in asked if is_larger["small"](spec)]
+    assert [count for _, spec, count in asked if not is_larger["small"](spec)] == [7] * small
+    assert alone == [0] * middle
+    assert not any(is_larger["middle"](spec) for _, spec, _ in asked)
+    assert drawn.planned(examples) == 8 * small + middle
+    assert len(parts) == -(-small // EXPLORED["cuda"]) + -(-middle // EXPLORED["cuda"])
 
 
 def test_a_run_without_tables_draws_its_large_cases():
@@ -211,7 +232,7 @@ def test_a_run_without_tables_draws_its_large_cases():
     found, left_out = parts(0.001, "rmsnorm_fwd", settings)
     usual, large = found
     assert (len(usual), len(large), left_out) == (6, 1, [])
-    elements, rows = USUAL["cpu"]
+    elements, rows = SMALL["cpu"]
     sizes = [size(spec, OPS["rmsnorm_fwd"]) for spec in large]
     assert all(one[0] > rows or one[1] > elements for one in sizes)
     assert parts(0.001, "rmsnorm_fwd", settings) == (found, left_out)
@@ -243,13 +264,13 @@ def test_on_a_gpu_the_cases_take_its_ways_and_sizes(device, gpu, monkeypatch):
     assert len(table) == 3 * len(every), "each once, and again if it waits"
     assert set(table) == {*every}
     assert set(table) != {*corners.wide(op, settings.dtypes, frozen=True, gpu=not gpu)}
-    sizes = [of["cuda" if gpu else "cpu"] for of in (USUAL, LARGE)]
+    sizes = [of["cuda" if gpu else "cpu"] for of in (SMALL, MIDDLE, LARGE)]
     assert asked == [
         ((op, settings.dtypes, elements), {"frozen": True, "gpu": gpu, "rows": rows}) for elements, rows in sizes
     ]
 
 
-SMALL, MIDDLE, HUGE = CaseSpec((400, 8)), CaseSpec((400, 2**12)), CaseSpec((400, 2**21), batch=2**20)
+CHEAP, COSTLY, HUGE = CaseSpec((400, 8)), CaseSpec((400, 2**12)), CaseSpec((400, 2**21), batch=2**20)
 
 
 @pytest.fixture
@@ -266,30 +287,30 @@ def waiting(monkeypatch):
 def test_large_cases_run_while_it_is_early_and_the_others_wait(waiting):
     """The first ones have an eighth of the time together, from the first of them on."""
     drawn, now, ran, left_out, lane = waiting
-    drawn.wide(lane, SMALL)
+    drawn.wide(lane, CHEAP)
     now[0] = 107.3
-    drawn.wide(lane, SMALL)
+    drawn.wide(lane, CHEAP)
     drawn.wide(lane, CaseSpec((400, 2**13)))  # of 0.3 s: it would end too late
-    drawn.wide(lane, MIDDLE)  # of 0.16 s
-    assert ran == [(lane, spec, 0) for spec in (SMALL, SMALL, MIDDLE)]
+    drawn.wide(lane, COSTLY)  # of 0.16 s
+    assert ran == [(lane, spec, 0) for spec in (CHEAP, CHEAP, COSTLY)]
     now[0] = 107.45
-    drawn.wide(lane, SMALL)
+    drawn.wide(lane, CHEAP)
     assert len(ran) == 3
-    assert drawn.large(lane, SMALL) == {}, "random ones are never late"
+    assert drawn.large(lane, CHEAP) == {}, "random ones are never late"
     assert len(ran) == 4
     assert left_out == []
-    assert drawn.waiting == {CaseSpec((400, 2**13)), SMALL}
+    assert drawn.waiting == {CaseSpec((400, 2**13)), CHEAP}
 
 
 def test_what_waits_runs_where_time_is_left_and_what_did_not_is_said(waiting):
     drawn, now, ran, left_out, lane = waiting
-    drawn.wide(lane, SMALL)
+    drawn.wide(lane, CHEAP)
     now[0] = 120.0
-    for spec in (MIDDLE, HUGE):
+    for spec in (COSTLY, HUGE):
         drawn.wide(lane, spec)
-    for spec in (SMALL, MIDDLE, HUGE):
+    for spec in (CHEAP, COSTLY, HUGE):
         drawn.late(lane, spec)
-    assert ran == [(lane, SMALL, 0), (lane, MIDDLE, 0)], "each once"
+    assert ran == [(lane, CHEAP, 0), (lane, COSTLY, 0)], "each once"
     late = "no time was left for large cases in 60 s (--seconds)"
     assert left_out == [(lane, late, HUGE)], "it would take longer"
     drawn.left = lambda: inf
@@ -298,11 +319,11 @@ def test_what_waits_runs_where_time_is_left_and_what_did_not_is_said(waiting):
         (lane, "a large case would take over 1.5 s, its share of the 60 s of the run (--seconds)", HUGE)
     ]
     drawn.left = lambda: 2.17  # 2 s are spare
-    drawn.late(lane, MIDDLE)
+    drawn.late(lane, COSTLY)
     assert len(ran) == 3
     drawn.left = lambda: 2.15
-    drawn.late(lane, MIDDLE)
-    assert left_out[2:] == [(lane, late, MIDDLE)]
+    drawn.late(lane, COSTLY)
+    assert left_out[2:] == [(lane, late, COSTLY)]
     assert len(ran) == 3
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from math import inf
 from typing import Any
 
@@ -21,24 +22,42 @@ from verify_norm.running.patience import kind
 from verify_norm.search.crew import Lane, Part
 from verify_norm.search.pace import SPARE, Pace, Size, cost
 
-# Elements of x and rows. A kernel in Triton's interpreter runs usual cases in the time of a run; torch also large ones.
-USUAL = {"cpu": (2**14, 300), "cuda": (2**19, 2**16 + 1)}
+# Elements of x and rows, at most, of small, middle and large cases. A kernel in Triton's interpreter runs small ones in
+# the time of a run, where there are none of middle size; torch also runs large ones.
+SMALL = {"cpu": (2**14, 300), "cuda": (2**15, 2**15)}
+MIDDLE = {"cpu": SMALL["cpu"], "cuda": (2**19, 2**16 + 1)}
 LARGE = {"cpu": (2**18, 2**16 + 1), "cuda": (2**23, 2**20)}
-LARGE_SHARE = 5  # one large case for this number of usual ones, or for twice as many if they come with others
-# A random case comes with others of its shape and types, for which nothing is built anew, and without further runs.
+LARGE_SHARE = 5  # one large case for this number of other ones, or for twice as many if small ones come with others
+MIDDLE_SHARE = 16  # one case of middle size for this number of random ones that are not large
+# A small random case comes with others of its shape and types, for which nothing is built anew, and without further
+# runs. NumPy judges each in some milliseconds; of a larger shape, another one costs as much as another small shape.
 OTHERS = {"cpu": 3, "cuda": 7}
 # Shapes of one exploration at most. In a longer one, cases climb higher, and one process runs them all; large ones
 # climb nothing.
-EXPLORED, EXPLORED_LARGE = {"cpu": 100, "cuda": 18}, 8
+EXPLORED, EXPLORED_LARGE = {"cpu": 100, "cuda": 12}, 8
 SEEDS = 2**32  # between the seeds of two explorations, so that another seed of a run shares none
+
+
+def larger(elements: int, rows: int, op: Op) -> Callable[[CaseSpec], bool]:
+    """Return a function that tells whether a case has more elements of x, or more rows.
+
+    Hypothesis makes the `repr` of a filter at each case that it rejects, so this is no method of an object that holds
+    the results of a run.
+    """
+
+    def is_larger(spec: CaseSpec) -> bool:
+        wanted = size(spec, op)
+        return wanted[0] > rows or wanted[1] > elements
+
+    return is_larger
 
 
 @dataclass(slots=True)
 class Drawing:
     """Random and large cases of an operator.
 
-    `one` runs a case and so many others of its shape and types, and returns what random ones maximize: those of usual
-    size have `others`. `leave_out` counts a case that takes too long, with a reason; `left` returns the seconds that
+    `one` runs a case and so many others of its shape and types, and returns what random ones maximize: small ones have
+    `others`. `leave_out` counts a case that takes too long, with a reason; `left` returns the seconds that
     the run has left. Cases of the table for which it is too late at first are `waiting` for the end of the random ones.
     """
 
@@ -55,48 +74,65 @@ class Drawing:
     waiting: set[CaseSpec] = field(default_factory=set)
 
     def parts(self, usual_ones: int) -> Iterator[Part]:
-        """Yield the large cases of a table, `usual_ones` random cases of usual size, and random large ones.
+        """Yield the large cases of a table, `usual_ones` random cases that are not large, and random large ones.
 
         Of the table those come first that cost little, so that time that does not suffice leaves out few. What waits
-        has another share of the time in the midst of the random cases of usual size, and what is left behind them.
+        has another share of the time in the midst of the random cases, and what is left behind them.
         """
-        device = kind(self.settings.device)
-        count = self.large_ones
+        device, count = kind(self.settings.device), self.large_ones
         table = (
             corners.wide(self.op, self.dtypes, frozen=self.frozen, gpu=device != "cpu") if self.settings.tables else []
         )
         table = sorted(table[:count], key=lambda spec: cost(self.size(spec)))
         for spec in table:
             yield partial(self.wide, spec=spec)
-        usual, large = (
-            strategies.specs(self.op, self.dtypes, elements, frozen=self.frozen, gpu=device != "cpu", rows=rows)
-            for elements, rows in (USUAL[device], LARGE[device])
-        )
-        some = list(self.explorations(usual, self.usual, self.shapes(usual_ones), EXPLORED[device]))
+        small = self.explorations(self.specs(SMALL), self.small, self.shapes(usual_ones), EXPLORED[device])
+        middle = self.specs(MIDDLE, above=SMALL)
+        alone = self.explorations(middle, self.alone, self.middle_ones(usual_ones), EXPLORED[device])
+        some = [part for both in zip_longest(small, alone) for part in both if part]
         yield from some[: len(some) // 2]
         for number, spec in enumerate(table):
             yield partial(self.again, spec=spec, anew=not number)
         yield from some[len(some) // 2 :]
         for spec in table:
             yield partial(self.late, spec=spec)
-        yield from self.explorations(large.filter(self.is_large), self.large, count - len(table), EXPLORED_LARGE)
+        large = self.specs(LARGE, above=MIDDLE)
+        yield from self.explorations(large, self.large, count - len(table), EXPLORED_LARGE)
+
+    def specs(
+        self, most: Mapping[str, tuple[int, int]], above: Mapping[str, tuple[int, int]] | None = None
+    ) -> SearchStrategy[CaseSpec]:
+        """Return the strategy of random cases of a size, by the kind of device; `above` another one, if given."""
+        device = kind(self.settings.device)
+        elements, rows = most[device]
+        of_size = strategies.specs(self.op, self.dtypes, elements, frozen=self.frozen, gpu=device != "cpu", rows=rows)
+        return of_size.filter(larger(*above[device], self.op)) if above else of_size
 
     @property
     def large_ones(self) -> int:
         """The number of large cases."""
         return self.settings.examples // (LARGE_SHARE * (2 if self.others else 1))
 
+    def middle_ones(self, usual_ones: int) -> int:
+        """Return how many of so many random cases that are not large are of middle size."""
+        device = kind(self.settings.device)
+        return max(usual_ones, 0) // MIDDLE_SHARE if MIDDLE[device] != SMALL[device] else 0
+
     def shapes(self, usual_ones: int) -> int:
-        """Return how many shapes are drawn for so many random cases of usual size."""
-        return -(-max(usual_ones, 0) // (1 + self.others))
+        """Return how many small shapes are drawn for so many random cases that are not large."""
+        return -(-(max(usual_ones, 0) - self.middle_ones(usual_ones)) // (1 + self.others))
 
     def planned(self, usual_ones: int) -> int:
         """Return how many cases `parts` have."""
-        return self.shapes(usual_ones) * (1 + self.others) + self.large_ones
+        return self.shapes(usual_ones) * (1 + self.others) + self.middle_ones(usual_ones) + self.large_ones
 
-    def usual(self, lane: Lane, spec: CaseSpec) -> Mapping[str, float]:
-        """Run a random case of usual size, with others of its shape and types."""
+    def small(self, lane: Lane, spec: CaseSpec) -> Mapping[str, float]:
+        """Run a small random case, with others of its shape and types."""
         return self.one(lane, spec, self.others)
+
+    def alone(self, lane: Lane, spec: CaseSpec) -> Mapping[str, float]:
+        """Run a random case without others."""
+        return self.one(lane, spec, 0)
 
     def explorations(
         self, strategy: SearchStrategy[CaseSpec], one: Callable[[Lane, CaseSpec], Any], examples: int, most: int
@@ -110,12 +146,6 @@ class Drawing:
                 explore(strategy, partial(one, lane), examples=share, seed=seed)
 
             yield exploration
-
-    def is_large(self, spec: CaseSpec) -> bool:
-        """Return whether a case is larger than those of usual size."""
-        elements, rows = USUAL[kind(self.settings.device)]
-        wanted = size(spec, self.op)
-        return wanted[0] > rows or wanted[1] > elements
 
     def size(self, spec: CaseSpec) -> Size:
         """Return the rows and elements of a case of the table, with its batch."""
