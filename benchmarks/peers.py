@@ -101,9 +101,12 @@ def _gated(x: Tensor, gate: Tensor, weight: Tensor, shape: Any, eps: float) -> T
     return (F.rms_norm(x.float(), shape, weight.float(), eps) * F.silu(gate.float())).to(x.dtype)
 
 
-def _modulated(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, shape: Any, eps: float) -> Tensor:
+def _modulated(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, scale: Tensor, shift: Tensor, shape: Any, eps: float
+) -> Tensor:
     line = (x.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
-    z = F.layer_norm(x.float(), shape, weight.float(), bias.float(), eps)
+    affine = (None if one is None else one.float() for one in (weight, bias))
+    z = F.layer_norm(x.float(), shape, *affine, eps)
     return (z * (1.0 + scale.float().reshape(line)) + shift.float().reshape(line)).to(x.dtype)
 
 

@@ -12,6 +12,7 @@ from verify_norm.loading.builtin import BUILTIN
 ALL = ("torch", "compile", "liger", "fla", "quack", "apex")
 LIBRARIES = ("torch", "liger", "fla", "quack", "apex")  # peers that compile quickly, or once for many sizes
 FEW = (64, 512, 1024, 2240)  # X of seed 003 where slow peers and slow compilers take part too
+MODULATED = ((8, 4096, 3072), (8, 512, 8192), (8, 4096, 4096))
 BLOCKS = (32, 64, 128, 256, 512, 1024)  # block sizes of llm.c's kernels, which seed 004 explains
 
 
@@ -67,14 +68,16 @@ def chains() -> list[Job]:
     rows: dict[str, tuple[tuple[int, ...], ...]] = {
         "gated_rmsnorm_fwd": (wide, large, (131072, 128)),
         "gated_rmsnorm_bwd": (wide, large, (131072, 128)),
-        "modulate_layernorm_fwd": ((8, 4096, 3072), (8, 512, 8192), (8, 4096, 4096)),
+        "modulate_layernorm_fwd": MODULATED,
         "l2norm_fwd": (wide, large, (131072, 128)),
         "l2norm_bwd": (wide, large, (131072, 128)),
         "rmsnorm_quant_fwd": (wide, large, (16384, 5120)),
         "add_rmsnorm_quant_fwd": (wide, large, (16384, 5120)),
         "add_rmsnorm_quant_group_fwd": (wide, large, (16384, 5120)),
     }
-    return [Job(Work(op, shape), (op,), ALL) for op, shapes in rows.items() if op in BUILTIN for shape in shapes]
+    works = [Work(op, shape) for op, shapes in rows.items() for shape in shapes]
+    works += [Work("modulate_layernorm_fwd", shape, affine=False) for shape in MODULATED]  # as diffusion models have it
+    return [Job(work, (work.op,), ALL) for work in works if work.op in BUILTIN]
 
 
 def heads() -> list[Job]:

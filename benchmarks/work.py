@@ -46,6 +46,7 @@ class Work:
     num_groups: int = 32
     layout: str = "contiguous"
     mean: float = -2.3  # of x, as in seed 001; the standard deviation is 0.5
+    affine: bool = True  # with a weight and a bias
 
     @property
     def base(self) -> str:
@@ -57,6 +58,7 @@ class Work:
         """The work in words, for example "LN 4096×1024 bfloat16 forward"."""
         way = "forward" if self.op.endswith("_fwd") else "backward"
         last = f", {self.layout}" if self.layout != "contiguous" else ""
+        last += "" if self.affine else ", no weight"
         return f"{SHORT[self.base]} {'×'.join(map(str, self.shape))} {self.dtype} {way}{last}"
 
     @property
@@ -107,7 +109,7 @@ def arguments(work: Work, device: str) -> dict[str, Any]:
             angle = torch.randn(position_shape(CaseSpec(work.shape), op), device=device, generator=same) * 8.0
             given[tensor.name] = {"cos": torch.cos, "sin": torch.sin}[tensor.name](angle).to(dtype)
         elif tensor.extent == "affine":
-            given[tensor.name] = torch.rand(affine, device=device).to(dtype)
+            given[tensor.name] = torch.rand(affine, device=device).to(dtype) if work.affine else None
     if op.forward is not None:
         x = given.get("x", given.get("residual_out"))
         zero = torch.zeros_like(x) if "residual_out" in given else None
