@@ -82,7 +82,7 @@ class Row:
     def read(cls, record: dict[str, Any]) -> Row:
         """Return the row of a record made by `record`."""
         r = {**record, "shape": tuple(record["shape"])}
-        work = Work(**{one.name: r[one.name] for one in fields(Work)})
+        work = Work(**{one.name: r[one.name] for one in fields(Work) if one.name in r})
         times = Times(r["graph_us"], r["eager_us"], r["host_us"], r["runs"], r["note"]) if "us" in r else None
         best = r["of_best_peer"] * r["us"] if r.get("of_best_peer") else None
         return cls(

@@ -375,11 +375,12 @@ def on_a_cpu(run: dict[str, Any], there: dict[str, dict[str, Any]], policies: li
 
 
 def short() -> str:
-    """Return the summary of the verification on an H200, and all lines that docs/results.md may take."""
+    """Return what was verified on an H200, how fast it judges, and all lines that docs/results.md may take."""
     from race import Row
 
     found = [json.loads((RESULTS / "bench" / f"{name}.json").read_text()) for name in ("perf", "fp8")]
-    return f"{summary('h200')}\n\n{brief([Row.read(record) for report in found for record in report['rows']])}"
+    rows = brief([Row.read(record) for report in found for record in report["rows"]])
+    return f"{summary('h200')}\n\n{default_runs()}\n\n{rows}"
 
 
 def speed(*names: str) -> str:
@@ -406,6 +407,15 @@ def host_times() -> str:
         return ""
     found = json.loads(path.read_text())
     return f"{about(found)}; the median and the minimum of {found['rounds']} rounds:\n\n{lines(found['rows'])}"
+
+
+def default_runs() -> str:
+    """Return a sentence on the default run of layernorm_bwd, with an empty and with a warm cache of Triton."""
+    found = json.loads((RESULTS / "rate" / "layernorm_bwd.json").read_text())
+    runs = [run for run in found["runs"] if run["run"] == "default"]
+    cold, warm = (f"{run['cases']:,} cases in {run['seconds']:.0f} s" for run in runs)
+    where = f"On an {found['environment']['device']}, `verify-norm --kernel layernorm_bwd`"
+    return f"{where} judges {cold} where Triton compiles everything, and {warm} where it has done so before."
 
 
 def judging() -> str:
