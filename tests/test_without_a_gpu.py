@@ -14,9 +14,11 @@ from torch._dynamo.exc import InternalTorchDynamoError
 from verify_norm.cases import make, placement
 from verify_norm.checks import CHECKS, determinism, modes
 from verify_norm.core import ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.equality import pair
 from verify_norm.loading.returned import RefusedError
 from verify_norm.running import captures, delayed_inputs, environment, guards, surroundings

@@ -7,14 +7,16 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
 from verify_norm.campaign.summary import Summary
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import Exit, UsageError, number, quoted, texts
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.proved import Proved
 from verify_norm.core.rendering import Rendered
 from verify_norm.core.report_text import failures
 from verify_norm.core.results import FindingsError, Report, worst_of
 from verify_norm.core.settings import DEFAULTS, PAIR_EXAMPLES, Seconds
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.user_operators import Operator
 from verify_norm.equality.model import Equality
 from verify_norm.exhaustive.model import Choice, Exhausted

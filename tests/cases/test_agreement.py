@@ -10,10 +10,10 @@ import torch
 
 from verify_norm.cases import agreement, corners, device_array, make
 from verify_norm.checks import CHECKS
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import Contract
 from verify_norm.core.work import NOTHING
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry

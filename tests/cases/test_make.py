@@ -9,9 +9,10 @@ import torch
 
 from verify_norm.cases import make, placement
 from verify_norm.cases.device_array import DeviceArray, in_memory
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 
 def made(op="layernorm_bwd", **fields):

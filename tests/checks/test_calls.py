@@ -20,9 +20,11 @@ from verify_norm.checks import CHECKS, calls
 from verify_norm.checks.relations import between, held
 from verify_norm.checks.relations.rerun import Difference
 from verify_norm.core import ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, NoData, Tried
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute

@@ -18,11 +18,13 @@ from norms import layernorm
 from verify_norm.cases import make, placement
 from verify_norm.checks import CHECKS, honesty
 from verify_norm.core import ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, Note
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Called, Damage, Output, Run
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
 from verify_norm.running import execute, guards

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 
 from verify_norm.cases import corners, covering, make, strategies
 from verify_norm.core import geometry
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import FURTHER, CaseSpec, Contract
+from verify_norm.core.spec import FURTHER, CaseSpec
 from verify_norm.core.user_operators import operator
 from verify_norm.loading import gradients
 

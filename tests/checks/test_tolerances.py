@@ -36,9 +36,9 @@ from counted import (
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, degenerate, identities, modes
 from verify_norm.checks.relations import cotangents, given, rerun, second_order
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import Contract
 
 # What a check compares at one run: its output is off by so much in the first element.
 

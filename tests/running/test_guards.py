@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from verify_norm.cases import make, placement
 from verify_norm.cases.corners import corners
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Damage
-from verify_norm.core.spec import Kernel
 from verify_norm.kernels.adapters import torch_native
 from verify_norm.loading.registry import load
 from verify_norm.running import guards

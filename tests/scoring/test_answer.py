@@ -7,11 +7,13 @@ import pytest
 import torch
 from norms import layernorm_bwd, rmsnorm
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.coverage import Coverage
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Detectable, Skip
 from verify_norm.running.patience import LostError
 from verify_norm.scoring import reward as scored

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from verify_norm.checks import CHECKS
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, SmallestError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip, Tally
 from verify_norm.core.work import Compiled, Work
 from verify_norm.running.isolate import InProcess

@@ -10,11 +10,13 @@ import torch
 from norms import layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 
 from verify_norm.checks import CHECKS
+from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import sentence
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.known import WEAKER, Known, read
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading.registry import load_directions, ready
 from verify_norm.search import diagnosis

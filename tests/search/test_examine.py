@@ -14,10 +14,12 @@ from verify_norm.cases.placement import CrowdedError
 from verify_norm.checks import CHECKS
 from verify_norm.checks.honesty import EXPECTED
 from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.patience import LostError
 from verify_norm.search import examine as examining
 from verify_norm.search.examine import NO_ROOM, Examined, examine, examine_in

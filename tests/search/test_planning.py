@@ -8,9 +8,10 @@ import pytest
 
 from verify_norm.cases import corners, dispatch, models
 from verify_norm.core.dtypes import KERNEL_DTYPES
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.isolate import InProcess
 from verify_norm.search import planning
 from verify_norm.search.collector import Collector

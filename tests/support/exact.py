@@ -7,9 +7,11 @@ import torch
 
 from verify_norm.cases import make, placement
 from verify_norm.core import ops, promises
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
 from verify_norm.validation.policies import eager
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from verify_norm.cases.corner_lines import STATISTICS
 from verify_norm.core.geometry import needed, refusal
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 STRENGTH, LARGE_STRENGTH = 4, 3
 EPS = 0.03  # no kernel's own: a path that has one of its own shows, in 16 bits too

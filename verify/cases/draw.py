@@ -22,7 +22,8 @@ from verify_norm.core.geometry import (
     shape_of,
     special_input,
 )
-from verify_norm.core.spec import FAMILIES, CaseSpec, Op, Tensor
+from verify_norm.core.op import Op, Tensor
+from verify_norm.core.spec import FAMILIES, CaseSpec
 
 BOUNDED = 300.0  # scale_ub at a scale of 1: above all |z|; at one of 100 it is in the midst of the largest of rows
 CANCELLED = 2**14  # elements of x: so many or fewer, a residual is −x in some of them

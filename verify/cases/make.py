@@ -11,10 +11,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from verify_norm.core import geometry, ops, promises
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.known import overwritten
+from verify_norm.core.op import Op, Tensor
 from verify_norm.core.run import Case, Expected
-from verify_norm.core.spec import SHARED, CaseSpec, Contract, Op, Tensor
+from verify_norm.core.spec import SHARED, CaseSpec
 from verify_norm.reference.statistics_rounding import Given
 
 Exact = Mapping[str, Array | None]

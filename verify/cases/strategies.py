@@ -14,7 +14,8 @@ from verify_norm.cases.corner_lines import DROPOUTS, LONG, OUTPUT_SCALES, THIRD
 from verify_norm.cases.corners import freezable, most_of
 from verify_norm.core import geometry, ways
 from verify_norm.core.geometry import differentiable, size, thawed
-from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Tensor
+from verify_norm.core.op import Op, Tensor
+from verify_norm.core.spec import LAYOUTS, CaseSpec
 
 # Row lengths: powers of two, their neighbours, odd numbers, tile edges, and hidden sizes of models.
 _LENGTHS = (

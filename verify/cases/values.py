@@ -14,7 +14,8 @@ from verify_norm.cases.corner_lines import FAINT, STRONG
 from verify_norm.cases.corners import exponent
 from verify_norm.cases.make import POISONS
 from verify_norm.core.geometry import refusal, specials
-from verify_norm.core.spec import COTANGENTS, FAMILIES, WEIGHTS, CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import COTANGENTS, FAMILIES, WEIGHTS, CaseSpec
 
 Choose = Callable[[Sequence[Any]], Any]  # one of some values, as Hypothesis draws it or a generator does
 

@@ -20,8 +20,8 @@ from verify_norm.checks.relations.second_order import second_order
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.geometry import differentiable
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Run
-from verify_norm.core.spec import Kernel
 from verify_norm.loading import modules
 from verify_norm.loading.gradients import Graph
 

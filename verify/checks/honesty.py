@@ -21,8 +21,9 @@ from verify_norm.checks.relations.rerun import Difference, cheap, once_more, rer
 from verify_norm.core import geometry, judge, ways
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, Note, Tried
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Case, Run
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import functions
 from verify_norm.running import guards, in_use
 from verify_norm.running.execute import REPLACES, Clock, inplace, untimed

@@ -15,8 +15,8 @@ from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData, Observed
+from verify_norm.core.op import Op
 from verify_norm.core.run import Run
-from verify_norm.core.spec import Op
 
 # Layouts whose inner strides stay as they are when rows come or go.
 LAYOUTS = (

@@ -21,8 +21,8 @@ from verify_norm.core import judge, ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData, Tried
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Expected, Run
-from verify_norm.core.spec import Kernel
 from verify_norm.loading import copies, gradients, modules
 from verify_norm.running import captures
 from verify_norm.running.captures import Function

@@ -5,7 +5,8 @@ from dataclasses import fields, replace
 from math import prod
 from typing import get_args
 
-from verify_norm.core.spec import ALIASES, SHARED, Alias, CaseSpec, Op, Special, Tensor
+from verify_norm.core.op import Op, Tensor
+from verify_norm.core.spec import ALIASES, SHARED, Alias, CaseSpec, Special
 
 LAYOUT_FIELDS = tuple(field.name for field in fields(CaseSpec) if field.name.endswith("_layout"))
 ROTARY = {"full": 1, "half": 2, "quarter": 4}  # what part of a row a rotation turns

@@ -9,8 +9,9 @@ from typing import Any
 from verify_norm.core import geometry
 from verify_norm.core.errors import UsageError
 from verify_norm.core.only import FLAGS, MEMORY, NUMBERS, POWERS, RANKS, SIZES, WORDS, Clause, applies, read
+from verify_norm.core.op import Op
 from verify_norm.core.ranges import out_of_range
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.spec import CaseSpec
 
 ELEMENTS = 2**17  # of x, about: a case whose rows grow gets fewer of them
 MOST = 2**22  # … and no case grows beyond, but where one row is longer

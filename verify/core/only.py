@@ -19,7 +19,8 @@ from typing import Any, get_args, get_type_hints
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, dtype_name
 from verify_norm.core.errors import UsageError, one_of
-from verify_norm.core.spec import LAYOUTS, CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import LAYOUTS, CaseSpec
 
 HINTS = get_type_hints(CaseSpec)
 Size = Callable[[CaseSpec, Op], int]

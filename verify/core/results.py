@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from verify_norm.core.case_words import count
+from verify_norm.core.contract import Contract
 from verify_norm.core.coverage import Coverage, Seen, barely
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import Exit
@@ -13,7 +14,6 @@ from verify_norm.core.only import words
 from verify_norm.core.proved import Proved
 from verify_norm.core.rendering import Rendered
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import Contract
 from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
 from verify_norm.core.work import Work
 

@@ -7,12 +7,15 @@ import numpy as np
 import torch
 
 from verify_norm.cases import make, placement
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.excess import element as named
 from verify_norm.core.judge import identical
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op, Tensor
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Output
-from verify_norm.core.spec import CaseSpec, Contract, Kernel, Op, Tensor
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.ulp import distance
 from verify_norm.equality.model import Element, Gap
 from verify_norm.running.execute import Clock, execute

@@ -18,9 +18,11 @@ from verify_norm.cases import draw, make, placement
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case
-from verify_norm.core.spec import CaseSpec, Kernel, Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.exhaustive.model import Asked
 
 CHANNELS = 8  # of fixed statistics: x meets as many weights, means and variances

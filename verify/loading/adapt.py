@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from verify_norm.cases import make
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.geometry import differentiable
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.promises import output_dtype
-from verify_norm.core.spec import Contract, Kernel, Op
 from verify_norm.loading import domain, gradients, modules
 from verify_norm.loading.bind import FEATURES, Candidate, bind, features, meant, parse, schema_of, signature
 from verify_norm.loading.domain import Domain

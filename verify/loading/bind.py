@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from torch._library.custom_ops import CustomOpDef
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
+from verify_norm.core.op import Op
 from verify_norm.core.ranges import out_of_range
-from verify_norm.core.spec import Contract, Op
 from verify_norm.loading.targets import preset
 
 ARGUMENTS = re.compile(r"\barguments?\b")  # what Python and extensions speak of where a call does not fit

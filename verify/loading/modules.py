@@ -20,7 +20,7 @@ from torch import nn
 from verify_norm.cases.placement import same_bits
 from verify_norm.core import only
 from verify_norm.core.errors import UsageError, one_line
-from verify_norm.core.spec import Op
+from verify_norm.core.op import Op
 from verify_norm.loading.bind import FEATURES, Binding, Candidate, bind, features, meant, signature
 from verify_norm.loading.copies import Copy, deep, of_module
 from verify_norm.loading.domain import Domain

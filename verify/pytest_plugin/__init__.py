@@ -27,7 +27,7 @@ from verify_norm.core.errors import LIST, UsageError, one_of
 from verify_norm.pytest_plugin.items import NormCheck, NormKernel, chosen, ids, of_item, wanted
 
 if TYPE_CHECKING:
-    from verify_norm.core.spec import Contract
+    from verify_norm.core.contract import Contract
     from verify_norm.core.user_operators import Operator
     from verify_norm.pytest_plugin.searches import Searches
 

@@ -16,9 +16,9 @@ import torch
 from verify_norm.cases import make, placement, transfer
 from verify_norm.core import judge
 from verify_norm.core.errors import one_line
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.known import overwritten
 from verify_norm.core.run import Called, Case, Output, Run
-from verify_norm.core.spec import Kernel
 from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards, packed, refusals
 from verify_norm.running.interpreter.arithmetic import differs_on_gpu

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from verify_norm.cases.transfer import copied
-from verify_norm.core.spec import Op
+from verify_norm.core.op import Op
 from verify_norm.loading.returned import by_name, disguise, readable
 from verify_norm.running import guards
 

@@ -14,10 +14,11 @@ from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import layout_field
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
 from verify_norm.core.work import NOTHING, Compiled, Work
 from verify_norm.running.environment import environment

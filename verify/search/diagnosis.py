@@ -18,13 +18,15 @@ from typing import Any
 from verify_norm.cases import allowance, make
 from verify_norm.cases.exploration import explore
 from verify_norm.cases.strategies import specs
-from verify_norm.core import contracts, judge
+from verify_norm.core import contract_fields, judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import Allowance, Diagnosis
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import row_length, without_shared_memory
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.known import NAMES, WEAKER, Known, joined, overwritten, write
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.search.examine import Examined
 
 Key = tuple[str, str | None]  # a check and an output
@@ -161,7 +163,7 @@ class _Group:
 
     def weaker(self, fields: dict[str, Any]) -> Contract:
         """Return the kernel's contract with these fields."""
-        return contracts.make(asdict(self.trial.kernel.contract) | fields)
+        return contract_fields.make(asdict(self.trial.kernel.contract) | fields)
 
     def allowance(self, fields: dict[str, Any]) -> Allowance:
         """Return what a typical case allows in the type, and for the call in the output, that gains most."""

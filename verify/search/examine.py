@@ -13,11 +13,13 @@ from verify_norm.cases import agreement, make, placement
 from verify_norm.checks import CHECKS, honesty
 from verify_norm.checks.relations.rerun import slow
 from verify_norm.core import geometry
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import one_line
 from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Tally
 from verify_norm.core.work import NOTHING, Compiled
 from verify_norm.loading.functions import Functions, remembered

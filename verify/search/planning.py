@@ -6,9 +6,10 @@ from math import prod
 from verify_norm.cases import corners, covering, dispatch, further_runs, models
 from verify_norm.checks import CHECKS
 from verify_norm.core.geometry import repeated
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running import patience
 from verify_norm.search.collector import Collector
 

@@ -26,10 +26,11 @@ from verify_norm.core import geometry
 from verify_norm.core.coverage import Coverage, out_of_time
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Skip
 from verify_norm.loading import registry
 from verify_norm.running.execute import bound

@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.runners import runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.crew import Crew, usual

@@ -9,7 +9,8 @@ from math import prod
 from typing import Any
 
 from verify_norm.core import geometry, ways
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 
 def reduce(spec: CaseSpec, op: Op, fails: Callable[[CaseSpec], bool], check: str = "") -> CaseSpec:

@@ -10,7 +10,8 @@ from verify_norm.cases.placement import placement
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.only import MEMORY, SIZES, applies
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 MOST_RANKS = 8  # a larger number in words is a threshold
 MOSTLY = 0.75  # of the cases outside of a suggested limit: the share that fails

@@ -11,9 +11,10 @@ from verify_norm.core import geometry
 from verify_norm.core.chains import is_chain, operators_of
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES, Array
 from verify_norm.core.errors import LIST, UsageError, alternatives, one_of, quoted
+from verify_norm.core.op import Op, Tensor
 from verify_norm.core.ops import OPS, base, resolved
 from verify_norm.core.ranges import out_of_range
-from verify_norm.core.spec import CaseSpec, Op, Tensor
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.user_operators import Operator, is_own
 
 STATISTICS = ("mean", "rstd")  # that a backward may be given

@@ -11,9 +11,10 @@ from verify_norm.cases import make
 from verify_norm.checks.relations import between
 from verify_norm.checks.relations.held import Held
 from verify_norm.checks.relations.rerun import Difference
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
 from verify_norm.loading.registry import load_directions
 from verify_norm.running import captures

@@ -32,9 +32,11 @@ from verify_norm.checks.relations.rerun import (
     steady,
     taken,
 )
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case, Expected, Output, Run
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute, results
 
 ONCE = ("once", "again")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from verify_norm.core.spec import Kernel
+from verify_norm.core.kernel import Kernel
 from verify_norm.loading import modules
 from verify_norm.running.untrusted import worker
 from verify_norm.running.untrusted.arena import Arena

@@ -7,8 +7,8 @@ import pytest
 import torch
 from proxied import SAID, call, proxied
 
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Damage
-from verify_norm.core.spec import Kernel
 from verify_norm.loading import modules
 from verify_norm.running.execute import POISON
 from verify_norm.running.patience import Time

@@ -11,8 +11,9 @@ from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.rerun import NearbyError, once_more
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.op import Op
 from verify_norm.core.run import Case, Expected, Run
-from verify_norm.core.spec import SHARED, Op
+from verify_norm.core.spec import SHARED
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from verify_norm.checks.relations.rerun import NearbyError, nearby, small
 from verify_norm.checks.relations.stages import given, own_statistics, view_of
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.op import Op
 from verify_norm.core.run import Expected, Output, Run
-from verify_norm.core.spec import Op
 
 ELEMENTS = 2**23  # of x: beyond it more runs take too long
 FAR = 1 / 8  # of 1/rstd and of rstd: more than any type of an output hides

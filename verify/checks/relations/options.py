@@ -6,8 +6,9 @@ from typing import Any
 
 from verify_norm.cases import further_runs, placement
 from verify_norm.core import geometry
+from verify_norm.core.op import Op
 from verify_norm.core.run import Run
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.spec import CaseSpec
 
 FEW = 4  # options of a case that are changed besides numbers, one at a time
 

@@ -11,9 +11,9 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from verify_norm.core.errors import visible
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Called, Damage
-from verify_norm.core.spec import Kernel
 from verify_norm.loading import modules
 from verify_norm.running import refusals
 from verify_norm.running.execute import POISON

@@ -20,9 +20,10 @@ import torch._dynamo
 
 from verify_norm.cases import placement
 from verify_norm.core.errors import UsageError, one_line
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Called, Case
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules, nested, registry
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.targets import reach
