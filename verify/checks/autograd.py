@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import placement
+from verify_norm.cases import contents
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.cotangents import cotangents
 from verify_norm.checks.relations.forward_mode import forward_mode
@@ -107,7 +107,7 @@ def _first(graph: Graph, given: Mapping[str, Any]) -> Callable[[Callable[[dict[s
 
     def then(ask: Callable[[dict[str, torch.Tensor]], Any]) -> Any:
         for name, cotangent in asks.items():
-            placement.overwrite(cotangent, kept[name])
+            contents.overwrite(cotangent, kept[name])
         return ask(asks)
 
     return then
@@ -127,7 +127,7 @@ def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
             asks = {cotangent.untyped_storage().data_ptr() for cotangent in graph.cotangents(given).values()}
             if tensor is not None and tensor.untyped_storage().data_ptr() not in asks:  # else they would change
                 with torch.no_grad():
-                    placement.overwrite(tensor, 1 - 2 * tensor)
+                    contents.overwrite(tensor, 1 - 2 * tensor)
             return graph.gradients(graph.cotangents(given))
 
         other = asked(run, ask)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import contents, make
 from verify_norm.cases.transfer import different
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import Difference, cheap, once_more, rerun
@@ -159,8 +159,8 @@ def _at(home: dict[str, torch.Tensor], case: Case, *, same: bool) -> Case:
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor):
             held = home.setdefault(name, torch.empty(value.shape, dtype=value.dtype, device=value.device))
-            placement.beside(held).copy_(value)
-            arguments[name] = held if same or name in parameters else placement.beside(held)
+            contents.on_same_memory(held).copy_(value)
+            arguments[name] = held if same or name in parameters else contents.on_same_memory(held)
     return replace(case, arguments=arguments)
 
 

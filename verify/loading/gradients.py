@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from verify_norm.cases.placement import same_values
+from verify_norm.cases.contents import same_values
 from verify_norm.core.geometry import differentiable, summands
 from verify_norm.core.op import Op
 from verify_norm.core.ops import forward_of

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from verify_norm.cases.placement import same_bits
+from verify_norm.cases.contents import same_bits
 from verify_norm.core import only
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.core.op import Op

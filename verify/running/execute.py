@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from verify_norm.cases import make, placement, transfer
+from verify_norm.cases import contents, gpu_memory, make, transfer
 from verify_norm.core import judge
 from verify_norm.core.errors import one_line
 from verify_norm.core.kernel import Kernel
@@ -195,7 +195,7 @@ def _call(
         except RefusedError as refusal:
             return Called(problem=str(refusal), refused=True)
         except BaseException as error:  # sys.exit() or a kernel's own KeyboardInterrupt would end the tool
-            if not begun or pressed or placement.taken_by_others(error, device):  # not the kernel's error
+            if not begun or pressed or gpu_memory.taken_by_others(error, device):  # not the kernel's error
                 raise
             return _raised(case, error)
     if not isinstance(outputs, str):
@@ -278,7 +278,7 @@ def _values(called: Called, case: Case, kernel: Kernel) -> dict[str, Output | No
     typed = [packed.values(name, value, case.spec, case.op, kernel.contract) for name, value in some.items()]
     types, tensors = [dtype for dtype, _ in typed], [tensor for _, tensor in typed]
     judge = make.judge_of(case.spec, case.op, case.device)
-    held = transfer.values(tensors) if judge is None else [placement.to_float64(tensor, judge) for tensor in tensors]
+    held = transfer.values(tensors) if judge is None else [contents.to_float64(tensor, judge) for tensor in tensors]
     read = {name: Output(dtype, got.shape, got, None) for name, dtype, got in zip(some, types, held, strict=True)}
     return {name: read.get(name) for name in outputs}
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from verify_norm.cases import placement
+from verify_norm.cases import contents
 from verify_norm.cases.transfer import copied, different
 from verify_norm.core import geometry
 from verify_norm.core.run import Damage
@@ -109,7 +109,7 @@ class PoisonEmpty(TorchDispatchMode):
             return fresh
         self._held += extent * size
         maker = func.overloadpacket.__name__.removeprefix("_")
-        name = f"torch.{maker} {tuple(fresh.shape)} {placement.dtype_name(fresh)}"
+        name = f"torch.{maker} {tuple(fresh.shape)} {contents.dtype_name(fresh)}"
         self._allocations.append(_Allocation(name, base, front, extent, own.data_ptr()))
         return own
 

@@ -9,7 +9,7 @@ from math import inf
 
 import torch
 
-from verify_norm.cases import agreement, make, placement
+from verify_norm.cases import agreement, gpu_memory, make, placement
 from verify_norm.checks import CHECKS, honesty
 from verify_norm.checks.relations.rerun import slow
 from verify_norm.core import geometry
@@ -117,8 +117,8 @@ def examine_in(
                 return Examined(spec, findings=tuple(crashes), looked=("crash",) * bool(crashes), hung=error.hung)
             continue
         except RuntimeError as error:  # of CUDA, in a call of ours: what another process does to the GPU may cause it
-            crowded, pause = isinstance(error, placement.CrowdedError), next(pauses, None)
-            if (crowded or placement.failed_in_cuda(error)) and pause is not None and runner.fresh():
+            crowded, pause = isinstance(error, gpu_memory.CrowdedError), next(pauses, None)
+            if (crowded or gpu_memory.failed_in_cuda(error)) and pause is not None and runner.fresh():
                 time.sleep(pause)
                 continue
             if crowded:
@@ -153,7 +153,7 @@ def examine(
     kernel = replace(kernel, contract=contract or kernel.contract)
     METER.watch()
     before, examined = METER.total, None
-    with placement.WhereItFits():  # our tensors: an error of the kernel's own is a problem of its run
+    with gpu_memory.WhereItFits():  # our tensors: an error of the kernel's own is a problem of its run
         functions = remembered() if "honesty" in checks else None
         try:
             examined = _examine(kernel, spec, checks, device, announce, rerun_seconds, functions)
@@ -162,21 +162,21 @@ def examine(
             if names:
                 found = tuple(honesty.replaced(kernel, spec, names))  # so this tool itself went wrong
                 examined = Examined(spec, findings=found, looked=("honesty",))
-            elif placement.full(error):
+            elif gpu_memory.full(error):
                 raise
             elif _dead(device):  # what a kernel broke may show in our own next call
                 message = f"it breaks the CUDA context of its process: {one_line(error)}"
                 found = (Finding(kernel.name, "crash", None, "error", message, spec),)
                 examined = Examined(spec, findings=found, looked=("crash",), dead=True)
-            elif placement.taken_by_others(error, torch.device(device)):
-                raise placement.CrowdedError(one_line(error)) from error
+            elif gpu_memory.taken_by_others(error, torch.device(device)):
+                raise gpu_memory.CrowdedError(one_line(error)) from error
             else:
                 raise
     if examined is None:
         torch.cuda.empty_cache()
         return Examined(spec, unsupported=NO_ROOM)
     if not examined.dead:
-        placement.release(device)
+        gpu_memory.release(device)
     return replace(examined, compiled=METER.total - before)
 
 
@@ -210,7 +210,7 @@ def _examine(
             if CHECKS[name].looks(ran):
                 announce(name)
                 items = None
-                with placement.WhereItFits():
+                with gpu_memory.WhereItFits():
                     items = list(CHECKS[name].function(ran))
                 if items is None:
                     left_out.append(name)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import contents, make
 from verify_norm.cases.make import Exact
 from verify_norm.checks.relations.rerun import Difference, once_more, rerun
 from verify_norm.core import judge
@@ -52,8 +52,8 @@ def placed(before: Case, after: Case, *, uncounted: bool = False) -> Case:
     for name, tensor in after.arguments.items():
         if isinstance(tensor, torch.Tensor):
             held = arguments[name] = before.arguments[name]
-            if not placement.same_bits(held, tensor):
-                placement.overwrite(held.data if uncounted else held, tensor)
+            if not contents.same_bits(held, tensor):
+                contents.overwrite(held.data if uncounted else held, tensor)
     return replace(after, arguments=arguments)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from verify_norm.cases.placement import dtype_name, overwrite
+from verify_norm.cases.contents import dtype_name, overwrite
 from verify_norm.running.guards import LIMIT, content
 
 SIZE = 2**38  # bytes of address space; pages exist once they are touched

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import torch
 import torch._dynamo
 
-from verify_norm.cases import placement
+from verify_norm.cases import contents
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
@@ -153,7 +153,7 @@ class _Server:
 
 def _raw(tensor: torch.Tensor) -> wire.Raw:
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
-    return wire.Raw(placement.dtype_name(tensor), tuple(tensor.shape), bytearray(flat.numpy().data))
+    return wire.Raw(contents.dtype_name(tensor), tuple(tensor.shape), bytearray(flat.numpy().data))
 
 
 def _placed(arena: Arena, slot: Slot, device: str) -> torch.Tensor:
