@@ -17,7 +17,7 @@ from verify_norm.core.only import CLAUSES, EXAMPLE
 from verify_norm.core.ops import OPS
 from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.spec import CaseSpec
-from verify_norm.loading.bind import ALIASES, FEATURES
+from verify_norm.loading.argument_names import ALIASES, FEATURES
 from verify_norm.report import schema
 from verify_norm.report.cases import CASE, DATA_WORDS, LAYOUT_WORDS
 from verify_norm.report.glossary import GLOSSARY

@@ -21,7 +21,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.results import Report
 from verify_norm.core.spec import FAMILIES, LAYOUTS, CaseSpec
-from verify_norm.loading.bind import ALIASES
+from verify_norm.loading.argument_names import ALIASES
 from verify_norm.report.glossary import GLOSSARY
 from verify_norm.search.options import Options
 

@@ -21,9 +21,11 @@ from verify_norm.cases.contents import same_bits
 from verify_norm.core import only
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.core.op import Op
-from verify_norm.loading.bind import FEATURES, Binding, Candidate, bind, features, meant, signature
+from verify_norm.loading.argument_names import FEATURES, meant
+from verify_norm.loading.bind import Binding, Candidate, bind, features
 from verify_norm.loading.copies import Copy, deep, of_module
 from verify_norm.loading.domain import Domain
+from verify_norm.loading.signatures import signature
 
 ROLES = ("weight", "bias", "running_mean", "running_var")
 STARS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
