@@ -54,6 +54,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "checks.relations.wrapping": (*MIRROR, "checks/test_modes.py"),
     "loading.argument_names": (*MIRROR, "loading/test_bind.py"),
     "loading.bind_option": (*MIRROR, "loading/test_bind.py"),
+    **dict.fromkeys(("loading.module_calls", "loading.module_domain"), ("loading/test_modules.py", EXAMPLES)),
     "loading.signatures": ("loading/test_adapt.py",),
     "reference.chain": (*MIRROR, "reference/stages"),
     "reference.stages": ("reference/stages", "reference/test_chain.py", EXAMPLES),

@@ -22,7 +22,7 @@ from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.geometry import differentiable
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Run
-from verify_norm.loading import modules
+from verify_norm.loading import module_calls
 from verify_norm.loading.gradients import Graph
 
 Found = Iterator[Difference | NoData]
@@ -164,7 +164,7 @@ def _interleaved(run: Run) -> Found:
     assert run.kernel.forward_run is not None
     tensors = ("residual_out", *differentiable(run.case.op))
     for backward, words in ((False, "a forward"), (True, "a forward and its backward")):
-        serving = modules.Instance(writes=False).serving(run.kernel.forward_run)  # one module for both
+        serving = module_calls.Instance(writes=False).serving(run.kernel.forward_run)  # one module for both
         held = replace(run, kernel=replace(run.kernel, forward_run=serving))
 
         def ask(graph: Graph, given: Mapping[str, Any], held: Run = held, backward: bool = backward) -> Any:

@@ -16,7 +16,7 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import cheap, differences, rerun
 from verify_norm.core.finding import Finding, Note
 from verify_norm.core.run import Damage, Run
-from verify_norm.loading import modules
+from verify_norm.loading import module_calls
 from verify_norm.running.execute import inplace
 from verify_norm.running.guards import overlaps
 
@@ -36,7 +36,7 @@ def memory(run: Run) -> Iterable[Finding | Note]:
         return
     poison = run.case.poison
     other = POISONS["finite" if isnan(poison) else "nan"]
-    with modules.constructing() as made:
+    with module_calls.constructing() as made:
         second = rerun(run, poison=other, whole=True)
     yield from _uninitialized(made, other)
     yield from _damaged(run, [d for d in second.damage if d.buffer not in {seen.buffer for seen in run.damage}])
