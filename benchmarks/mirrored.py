@@ -60,6 +60,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "reference.stages": ("reference/stages", "reference/test_chain.py", EXAMPLES),
     "reference.probable": ("reference", "checks/test_tolerances_of_sums.py", EXAMPLES),
     "core.chains": (*MIRROR, "reference/test_chain.py"),
+    "running.argument_writes": (*MIRROR, "checks/test_memory.py"),
     "running.captures": (*MIRROR, "test_without_a_gpu.py"),
     "running.delayed_inputs": (*MIRROR, "test_without_a_gpu.py"),
     "running.guards": (*MIRROR, "checks/test_memory.py"),

@@ -65,3 +65,15 @@ def test_values_are_read_where_they_are_wanted():
 def test_of_packed_values_the_bytes_are_read():
     packed = torch.tensor([0x21, 0x43], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     assert contents.to_float64(packed).tolist() == [0x21, 0x43]
+
+
+def test_content_is_on_the_device_of_its_tensor():
+    for whole in (True, False):
+        assert contents.bytes_of(torch.empty(3, device="meta"), whole).device.type == "meta"
+
+
+def test_the_content_of_one_element_with_any_stride():
+    one = torch.arange(6.0)[::2][1:2]
+    assert one.stride() == (2,)
+    assert bytes(contents.bytes_of(one, whole=False).tolist()) == np.float32(2.0).tobytes()
+    assert contents.bytes_of(torch.arange(6.0)[::2], whole=False).numel() == 12

@@ -27,7 +27,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
-from verify_norm.running import execute, guards
+from verify_norm.running import argument_writes, execute
 from verify_norm.search.examine import examine
 from verify_norm.search.search import search
 
@@ -395,7 +395,7 @@ def test_an_argument_of_many_bytes_is_not_looked_at_again(monkeypatch):
     run.case.arguments["weight"][0] += 1
     size = run.case.arguments["weight"].untyped_storage().nbytes()
     for limit, found in ((size, ["weight"]), (size - 1, [])):
-        monkeypatch.setattr(guards, "LIMIT", limit)
+        monkeypatch.setattr(argument_writes, "LIMIT", limit)
         assert changed(run) == found
 
 

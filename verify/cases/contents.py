@@ -44,3 +44,11 @@ def to_float64(tensor: torch.Tensor, device: Any = None) -> Any:
 def dtype_name(tensor: torch.Tensor) -> str:
     """Return the name of the tensor's type, as "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def bytes_of(tensor: torch.Tensor, whole: bool) -> torch.Tensor:
+    """Return the bytes of the tensor's storage, or only of its elements."""
+    if not whole:
+        dense = tensor.detach().contiguous()  # of one element with any strides
+        return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

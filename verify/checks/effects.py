@@ -17,7 +17,7 @@ from verify_norm.core import ways
 from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.run import Run
 from verify_norm.loading import module_calls
-from verify_norm.running import guards
+from verify_norm.running import overlapping
 from verify_norm.running.surroundings import written_to
 
 
@@ -42,7 +42,7 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
             yield finding(run, "effects", None, f"{word}; a call must leave it as it was")
     if not run.kernel.autograd:
         for name, tensor in run.returned.items():
-            if guards.overlaps_itself(tensor):
+            if overlapping.overlaps_itself(tensor):
                 message = f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}: its elements overlap"
                 yield finding(run, "effects", name, f"{message}, so writing to one changes others; return a copy")
     if "effects" in run.case.spec.further and cheap(run) and not run.kernel.remote:

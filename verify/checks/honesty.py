@@ -25,7 +25,7 @@ from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import functions
-from verify_norm.running import guards, in_use
+from verify_norm.running import argument_writes, in_use
 from verify_norm.running.execute import REPLACES, Clock, inplace, untimed
 
 EXPECTED = "expected plain tensors, and all else as it was"
@@ -81,7 +81,7 @@ def replaced(kernel: Kernel, spec: CaseSpec, names: Iterable[str]) -> Iterator[F
 def _later(run: Run) -> Iterator[Difference]:
     """Yield the outputs whose bytes have changed since the call returned."""
     names, before = list(run.at_return), list(run.at_return.values())
-    now = [guards.content(run.returned[name], whole=False) for name in names]
+    now = [contents.bytes_of(run.returned[name], whole=False) for name in names]
     for number in different(now, before):
         count = int((now[number] != before[number]).sum())
         words = f"{count} bytes of {names[number]} change after the call has returned, which its work must not"
@@ -99,9 +99,11 @@ def _arguments(run: Run) -> Iterator[Difference]:
     names = [
         name
         for name, before in built.arguments.items()
-        if isinstance(before, torch.Tensor) and name not in known and before.untyped_storage().nbytes() <= guards.LIMIT
+        if isinstance(before, torch.Tensor)
+        and name not in known
+        and before.untyped_storage().nbytes() <= argument_writes.LIMIT
     ]
-    some, others = ([guards.content(one.arguments[name], whole=True) for name in names] for one in (built, case))
+    some, others = ([contents.bytes_of(one.arguments[name], whole=True) for name in names] for one in (built, case))
     for number in different(some, others):
         yield Difference(None, f"the memory of {names[number]} changes after the call has returned")
 

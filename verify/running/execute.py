@@ -20,7 +20,7 @@ from verify_norm.core.kernel import Kernel
 from verify_norm.core.known import overwritten
 from verify_norm.core.run import Called, Case, Output, Run
 from verify_norm.loading.returned import RefusedError, named
-from verify_norm.running import guards, packed, refusals
+from verify_norm.running import argument_writes, guards, overlapping, packed, refusals
 from verify_norm.running.interpreter.arithmetic import differs_on_gpu
 from verify_norm.running.reading import content, read
 from verify_norm.running.surroundings import able_to_judge, left
@@ -91,7 +91,7 @@ def execute(
         _settle(device)
         clock = time.process_time if device.type == "cpu" and not kernel.remote else time.perf_counter
         started = clock()  # of the processor's time, if there is but one process: others slow no case down
-        given = guards.Arguments(case.arguments)
+        given = argument_writes.Arguments(case.arguments)
         called = call(kernel, case, within, watch)
         told: dict[str, Any] = {
             "limits": called.limits,
@@ -205,7 +205,7 @@ def _call(
         return Called(problem=outputs, evasions=evasions)
     at_return = content(outputs) if told else {}
     damage = tuple(made.damage(outputs)) if made else ()
-    overlaps = tuple(guards.overlaps(outputs, case.arguments))
+    overlaps = tuple(overlapping.overlaps(outputs, case.arguments))
     ran = made.operators.names if made else ()
     return Called(outputs, damage=damage, overlaps=overlaps, operators=ran, evasions=evasions, at_return=at_return)
 
