@@ -73,6 +73,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "running.untrusted.sandbox": (*MIRROR, "running/untrusted/test_filter.py"),
     "running.untrusted.worker": (*MIRROR, "running/untrusted/test_calls.py"),
     "search.collector": ("search/test_counts.py", EXAMPLES),  # the others are whole runs, of seconds
+    "search.reporting": ("search/test_counts.py", EXAMPLES),
     "search.examine": (*MIRROR, "search/test_collector.py", "search/test_search.py"),
 }
 LONG = ("core/test_nearest.py",)  # try only the modules that they mirror

@@ -19,7 +19,7 @@ from verify_norm.running.patience import LostError
 from verify_norm.scoring import reward as scored
 from verify_norm.scoring import timing
 from verify_norm.search import search
-from verify_norm.search.collector import make_report
+from verify_norm.search.reporting import make_report
 
 SPEC = CaseSpec((2, 8))
 KERNEL = Kernel("k.py:k", "rmsnorm_fwd", run=lambda x: x, target="k.py:k")

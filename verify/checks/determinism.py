@@ -22,9 +22,9 @@ from verify_norm.checks.relations.rerun import (
 )
 from verify_norm.core import judge, packages
 from verify_norm.core.case_words import told_apart
+from verify_norm.core.dtypes import Array
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
-from verify_norm.core.op import Array
 from verify_norm.core.run import Output, Run
 
 NOT_ALWAYS = "a replay may take several tries to show it"  # where values differ, which may be a race

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from verify_norm.core.contract import Beyond
 from verify_norm.core.errors import one_of
-from verify_norm.core.op import Array as Array
 
+Array = NDArray[np.float64]
 EXPONENT = 0x7FF << 52  # of a float64; with its other bits cleared it is the power of two at or below it
 
 

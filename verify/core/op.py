@@ -4,10 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+from verify_norm.core.dtypes import Array
 
-Array = NDArray[np.float64]
 Extent = Literal["data", "affine", "sample", "position", "statistic", "block", "one"]
 View = Literal["rows", "groups", "channels"]
 
