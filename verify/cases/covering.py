@@ -20,7 +20,8 @@ from verify_norm.cases.axes import HIDING, Axis, axes
 from verify_norm.cases.corners import scaled
 from verify_norm.cases.sizes import classes, shaped
 from verify_norm.core import ways
-from verify_norm.core.geometry import aliased, differentiable, refusal, row_length, thawed
+from verify_norm.core.geometry import differentiable, refusal, row_length, thawed
+from verify_norm.core.layouts import aliased
 from verify_norm.core.op import Op
 from verify_norm.core.spec import CaseSpec
 

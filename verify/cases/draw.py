@@ -12,17 +12,11 @@ from verify_norm.cases.families import SPREAD, keep_axes, masked, noise
 from verify_norm.cases.random import Random
 from verify_norm.cases.special_values import special_values
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.geometry import (
-    input_dtype,
-    layout_of,
-    leads,
-    position_shape,
-    sample_shape,
-    shape_of,
-    special_input,
-)
+from verify_norm.core.geometry import input_dtype, leads, position_shape, sample_shape, shape_of
+from verify_norm.core.layouts import layout_of
 from verify_norm.core.op import Op, Tensor
 from verify_norm.core.spec import FAMILIES, CaseSpec
+from verify_norm.core.specials import special_input
 
 BOUNDED = 300.0  # scale_ub at a scale of 1: above all |z|; at one of 100 it is in the midst of the largest of rows
 CANCELLED = 2**14  # elements of x: so many or fewer, a residual is −x in some of them

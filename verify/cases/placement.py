@@ -15,7 +15,7 @@ from verify_norm.cases.device_array import apart
 from verify_norm.cases.gpu_memory import kept
 from verify_norm.cases.transfer import sent
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.geometry import memory_span
+from verify_norm.core.layouts import memory_span
 
 GAP = 3  # elements: an odd gap, in which rows lose their alignment
 WHOLE = 64  # elements: a gap in which they keep it

@@ -18,10 +18,11 @@ from verify_norm.cases import contents, make
 from verify_norm.cases.transfer import different
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import Difference, cheap, once_more, rerun
-from verify_norm.core import geometry, judge, ways
+from verify_norm.core import judge, ways
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, Note, Tried
 from verify_norm.core.kernel import Kernel
+from verify_norm.core.layouts import layout_of
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import functions
@@ -94,7 +95,7 @@ def _arguments(run: Run) -> Iterator[Difference]:
     states = [tensor.name for tensor in case.op.inputs if tensor.role == "state"]
     known = {*states, *(name for _, name in inplace(run.kernel)), *(damage.buffer for damage in run.damage)}
     # "far" depends on the memory that is free: what is built again may be placed otherwise.
-    known |= {name for name in case.arguments if geometry.layout_of(case.spec, name) == "far"}
+    known |= {name for name in case.arguments if layout_of(case.spec, name) == "far"}
     built = make.build(case.spec, case.op, run.kernel.contract, case.device, exact, poison=case.poison)
     names = [
         name

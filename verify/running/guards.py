@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from verify_norm.cases import contents
-from verify_norm.core import geometry
+from verify_norm.core.layouts import memory_span
 from verify_norm.core.run import Damage
 from verify_norm.running.argument_writes import LIMIT
 from verify_norm.running.operators import Operators
@@ -88,7 +88,7 @@ class PoisonEmpty(TorchDispatchMode):
     def _guarded(self, fresh: torch.Tensor, func: Any) -> torch.Tensor:
         """Return `fresh` between guards; itself, poisoned if possible, if it is too large or of an unusual kind."""
         size, empty = fresh.element_size(), func in self._EMPTY
-        extent = geometry.memory_span(fresh.shape, fresh.stride())
+        extent = memory_span(fresh.shape, fresh.stride())
         poison = _poison(fresh.dtype, self._poison)
         try:
             if extent * size > LIMIT or self._held + extent * size > HELD:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.core import geometry
+from verify_norm.core.layouts import memory_span
 
 TOO_HARD = 2  # torch's answer to whether a tensor overlaps itself, where strides do not tell
 COUNTED = 2**20  # elements whose addresses are compared
@@ -48,7 +48,7 @@ def _reach(tensor: torch.Tensor) -> range:
     if tensor.layout is not torch.strided or not tensor.numel():
         return range(0)
     first = tensor.data_ptr()
-    return range(first, first + geometry.memory_span(tensor.shape, tensor.stride()) * tensor.element_size())
+    return range(first, first + memory_span(tensor.shape, tensor.stride()) * tensor.element_size())
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:

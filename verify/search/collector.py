@@ -9,8 +9,8 @@ from verify_norm.checks import CHECKS
 from verify_norm.checks.check import Check
 from verify_norm.core.coverage import Seen
 from verify_norm.core.finding import Finding
-from verify_norm.core.geometry import layout_field
 from verify_norm.core.kernel import Kernel
+from verify_norm.core.layouts import layout_field
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec

@@ -22,9 +22,10 @@ from verify_norm.core import contract_fields, judge
 from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import Allowance, Diagnosis
 from verify_norm.core.finding import Finding
-from verify_norm.core.geometry import row_length, without_shared_memory
+from verify_norm.core.geometry import row_length
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.known import NAMES, WEAKER, Known, joined, overwritten, write
+from verify_norm.core.layouts import without_shared_memory
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 from verify_norm.search.examine import Examined

@@ -12,11 +12,11 @@ import torch
 from verify_norm.cases import agreement, gpu_memory, make, placement
 from verify_norm.checks import CHECKS, honesty
 from verify_norm.checks.relations.rerun import slow
-from verify_norm.core import geometry
 from verify_norm.core.contract import Contract
 from verify_norm.core.errors import one_line
 from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
 from verify_norm.core.kernel import Kernel
+from verify_norm.core.layouts import layout_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
@@ -255,14 +255,14 @@ def _watch(functions: Functions, spec: CaseSpec) -> Sequence[Watch]:
 
 def _layout(run: Run, name: str) -> str:
     """Return the layout that a tensor has: without memory for "far" it is contiguous."""
-    layout, tensor = geometry.layout_of(run.case.spec, name), run.case.arguments[name]
+    layout, tensor = layout_of(run.case.spec, name), run.case.arguments[name]
     near = layout == "far" and (tensor is None or tensor.is_contiguous())
     return "contiguous" if near else layout
 
 
 def _near(run: Run, name: str) -> bool:
     """Return whether a tensor is contiguous for lack of memory, although its layout is "far"."""
-    fallen = geometry.layout_of(run.case.spec, name) == "far" != _layout(run, name)
+    fallen = layout_of(run.case.spec, name) == "far" != _layout(run, name)
     return fallen and run.case.arguments[name] is not None and placement.spreads(run.case.arguments[name].shape)
 
 

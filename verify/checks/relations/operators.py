@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 from verify_norm.cases import contents, gpu_memory
 from verify_norm.checks.relations.rerun import rerun
 from verify_norm.core.errors import one_line
-from verify_norm.core.geometry import memory_span
+from verify_norm.core.layouts import memory_span
 from verify_norm.core.run import Case, Run
 from verify_norm.running.guards import PoisonEmpty
 
