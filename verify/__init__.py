@@ -9,13 +9,15 @@ from typing import Any
 __version__ = "0.9.0"
 
 _NAMES = {
-    "api": ("Reports", "audit", "exhaust", "kernel", "replay", "run_campaign", "same", "verify"),
+    "api": ("audit", "exhaust", "replay", "run_campaign", "same", "verify"),
     "core.chains": ("chain",),
     "core.user_operators": ("operator",),
     "core.contract": ("Contract",),
+    "core.declaration": ("kernel",),
     "core.errors": ("FindingsError", "UsageError"),
     "core.finding": ("Finding",),
     "core.kernel": ("Kernel",),
+    "core.reports": ("Reports",),
     "core.results": ("Report",),
     "core.settings": ("Settings",),
     "core.spec": ("CaseSpec",),

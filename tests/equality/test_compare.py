@@ -8,9 +8,8 @@ import pytest
 from pairs import rmsnorm, rmsnorm_bwd
 
 from verify_norm.core.contract import Contract
-from verify_norm.core.errors import Exit, UsageError
+from verify_norm.core.errors import Exit, FindingsError, UsageError
 from verify_norm.core.kernel import Kernel
-from verify_norm.core.results import FindingsError
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.equality import compare, onset, walk

@@ -8,7 +8,8 @@ from verify_norm.core.errors import LIST, UnknownOpError, one_of
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS, resolved
 from verify_norm.core.user_operators import Operator, is_own
-from verify_norm.kernels import KERNELS, THIRD_PARTY
+from verify_norm.kernels import KERNELS
+from verify_norm.kernels.adapters import THIRD_PARTY
 
 BUILTIN: dict[str, Kernel] = {kernel.name: kernel for kernel in KERNELS}
 PEERS: dict[str, Kernel] = {kernel.name: kernel for kernel in THIRD_PARTY}  # of other libraries, which may be missing

@@ -5,8 +5,7 @@ from math import inf, isfinite
 from typing import Literal
 
 from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
-from verify_norm.core.case_words import case as case
-from verify_norm.core.case_words import count as count
+from verify_norm.core.case_words import count
 from verify_norm.core.contract import Contract
 from verify_norm.core.errors import Exit, alternatives
 from verify_norm.core.proved import sentences
