@@ -30,7 +30,7 @@ LARGE_CHANNELS = ((1030, 18, ()), (2, 6, (65, 66)), (3, 262, (4, 6)), (66, 44, (
 
 
 @cache
-def array(op: Op, dtypes: tuple[str, ...], seed: int = 0) -> tuple[CaseSpec, ...]:
+def tiny(op: Op, dtypes: tuple[str, ...], seed: int = 0) -> tuple[CaseSpec, ...]:
     """Return the tiny cases; the same arguments give the same ones, and another seed gives them other data."""
     return _covering(op, _axes(op, dtypes), STRENGTH, seed)
 

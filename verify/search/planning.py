@@ -52,7 +52,7 @@ def covering_cases(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseS
     The pairs are those that do not meet in the table, or in the cases of `dispatch`.
     """
     op, settings = OPS[state.kernel.op], state.settings
-    few, gpu = dispatch.array(op, dtypes, settings.seed), settings.device != "cpu"
+    few, gpu = dispatch.tiny(op, dtypes, settings.seed), settings.device != "cpu"
     found = covering.array(op, dtypes, (*table, *few), settings.seed, frozen=state.kernel.autograd, gpu=gpu)
     state.possible = found.pairs
     return tuple(state.kernel.fitted(spec) for spec in (*few, *found.rows)[: settings.examples])
