@@ -48,6 +48,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "checks.relations.moments": (*MIRROR, *PINNED, "checks/test_distribution.py"),
     "checks.relations.operators": (*MIRROR, "checks/test_effects.py"),
     "checks.relations.rerun": (*MIRROR, *PINNED, "checks/test_determinism.py"),
+    "checks.relations.two_runs": ("checks/relations/test_rerun.py", EXAMPLES, *PINNED, "checks/test_determinism.py"),
     "checks.relations.second_order": (*MIRROR, "checks/test_autograd.py"),
     "checks.relations.stages": (*MIRROR, *PINNED, "checks/test_chains.py", "checks/test_identities.py"),
     "checks.relations.symmetries": (*MIRROR, *PINNED, "checks/test_identities.py"),

@@ -18,7 +18,7 @@ from torch.utils import _python_dispatch
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, calls
 from verify_norm.checks.relations import between, held
-from verify_norm.checks.relations.rerun import Difference
+from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core import ways
 from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, NoData, Tried

@@ -15,8 +15,9 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.cotangents import cotangents
 from verify_norm.checks.relations.forward_mode import forward_mode
 from verify_norm.checks.relations.graphs import asked, graph_of
-from verify_norm.checks.relations.rerun import Difference, beyond, small, steady
+from verify_norm.checks.relations.rerun import small
 from verify_norm.checks.relations.second_order import second_order
+from verify_norm.checks.relations.two_runs import Difference, beyond, steady
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.geometry import differentiable

@@ -18,7 +18,8 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.between import between
 from verify_norm.checks.relations.held import Held, alone, built, over_bound, placed
 from verify_norm.checks.relations.others import almost_the_same, nudged, one_alone
-from verify_norm.checks.relations.rerun import Difference, cheap, differences, once_more, steady
+from verify_norm.checks.relations.rerun import cheap, once_more
+from verify_norm.checks.relations.two_runs import Difference, differences, steady
 from verify_norm.core import judge, ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.run import Run

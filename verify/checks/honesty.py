@@ -17,7 +17,8 @@ import torch
 from verify_norm.cases import contents, make
 from verify_norm.cases.transfer import different
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, once_more, rerun
+from verify_norm.checks.relations.rerun import cheap, once_more, rerun
+from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core import judge, ways
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, Note, Tried

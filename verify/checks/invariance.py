@@ -10,7 +10,8 @@ from verify_norm.cases import make
 from verify_norm.cases.device_array import beside, in_memory
 from verify_norm.cases.random import generator
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, reordering, rerun
+from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, rerun
+from verify_norm.checks.relations.two_runs import reordering
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.excess import element

@@ -13,7 +13,8 @@ import torch
 
 from verify_norm.cases.make import POISONS
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import cheap, differences, rerun
+from verify_norm.checks.relations.rerun import cheap, rerun
+from verify_norm.checks.relations.two_runs import differences
 from verify_norm.core.finding import Finding, Note
 from verify_norm.core.run import Damage, Run
 from verify_norm.loading import module_calls

@@ -16,7 +16,8 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations import wrapping
 from verify_norm.checks.relations.equations import Equation, compared
 from verify_norm.checks.relations.graphs import graph_of
-from verify_norm.checks.relations.rerun import Difference, beyond, cheap, differences, lasting, rerun, steady
+from verify_norm.checks.relations.rerun import cheap, lasting, rerun
+from verify_norm.checks.relations.two_runs import Difference, beyond, differences, steady
 from verify_norm.core import judge, ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.excess import element

@@ -10,7 +10,7 @@ import torch
 from verify_norm.cases import make
 from verify_norm.checks.relations import between
 from verify_norm.checks.relations.held import Held
-from verify_norm.checks.relations.rerun import Difference
+from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run

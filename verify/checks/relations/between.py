@@ -12,7 +12,8 @@ from verify_norm.cases.make import Exact
 from verify_norm.checks.relations.held import Held, alone, built, over_bound
 from verify_norm.checks.relations.options import one_option
 from verify_norm.checks.relations.others import other_options, others_between
-from verify_norm.checks.relations.rerun import Difference, differences, once_more, other_shape
+from verify_norm.checks.relations.rerun import once_more, other_shape
+from verify_norm.checks.relations.two_runs import Difference, differences
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import module_calls

@@ -13,8 +13,8 @@ from verify_norm.cases import contents, further_runs, make
 from verify_norm.checks.relations import stages
 from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.operators import Foreign
-from verify_norm.checks.relations.rerun import Difference
 from verify_norm.checks.relations.second_order import FLOAT32, cases, format_of
+from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core.dtypes import Array, Format
 from verify_norm.core.excess import element
 from verify_norm.core.finding import NoData

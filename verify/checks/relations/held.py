@@ -7,7 +7,8 @@ import torch
 
 from verify_norm.cases import contents, make
 from verify_norm.cases.make import Exact
-from verify_norm.checks.relations.rerun import Difference, once_more, rerun
+from verify_norm.checks.relations.rerun import once_more, rerun
+from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core import judge
 from verify_norm.core.excess import element
 from verify_norm.core.run import Case, Run

@@ -12,8 +12,8 @@ import torch
 
 from verify_norm.cases import contents, make
 from verify_norm.checks.relations.equations import arithmetic_of
-from verify_norm.checks.relations.rerun import Difference
 from verify_norm.checks.relations.stages import given
+from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array, Format
 from verify_norm.core.finding import NoData
