@@ -25,7 +25,7 @@ _NAMES = {
     "equality.model": ("Equality",),
     "exhaustive.model": ("Exhausted",),
     "loading.registry": ("load",),
-    "pytest_plugin": ("parametrize_checks",),
+    "pytest_plugin.marking": ("parametrize_checks",),
     "testing": ("assert_norm_close", "assert_norm_gradients_close", "bound"),
     "scoring.reward": ("Reward", "reward"),
 }
