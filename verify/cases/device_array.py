@@ -25,6 +25,7 @@ HELD = TYPES | {np.dtype(np.float32): torch.float32}  # of this type are only ar
 UNKNOWN = "CUDA error: unknown error"  # of torch.unique on a GPU that other processes fill; the host sorts as well
 NUMBERS = (bool, int, float, np.generic)
 ZEROS = {repr(zero): zero for zero in (0, 0.0, -0.0, False)}
+
 _constants: dict[tuple[int, torch.device], tuple[Any, Tensor]] = {}  # arrays that nobody may write, on a device
 
 

@@ -27,6 +27,7 @@ BEYOND = 2**16  # elements: an offset that 16 bits do not hold
 MISALIGNED = (4, 2, 1, 1)
 FAR = 2**31  # elements: the first offset that 32 bits do not hold
 FAR_ROWS = 1024  # at most: each touches a page of memory or two
+
 # along which dimensions a layout repeats what it holds, and the rank beyond which it does
 REPEATED = {
     "expanded": (1, slice(0, 1)),
@@ -34,6 +35,7 @@ REPEATED = {
     "expanded_middle": (2, slice(1, -1)),
     "expanded_inner": (2, slice(2, None)),
 }
+
 _TORCH = {name: getattr(torch, name) for name in FORMATS if hasattr(torch, name)}
 _BITS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}  # torch takes bits, not ml_dtypes
 

@@ -15,6 +15,8 @@ from verify_norm.loading.copies import Copy
 
 # how parameters get new values; the last one as load_state_dict(assign=True) does
 WRITES = ("in place under torch.no_grad()", "through .data", "by load_state_dict()", "as a new nn.Parameter")
+
+_instance: ContextVar["Instance | None"] = ContextVar("instance", default=None)
 _evaluated: ContextVar[list[nn.Module] | None] = ContextVar("evaluated", default=None)
 _made: ContextVar[list[dict[str, torch.Tensor]] | None] = ContextVar("made", default=None)
 _copies: ContextVar[tuple[Copy, list[nn.Module]] | None] = ContextVar("copies", default=None)
@@ -92,9 +94,6 @@ def anew(function: Callable[..., Any]) -> Callable[..., Any]:
         return Instance().serving(function)(*args, **kwargs)
 
     return run
-
-
-_instance: ContextVar[Instance | None] = ContextVar("instance", default=None)
 
 
 def current() -> Instance | None:
