@@ -25,9 +25,9 @@ from emulate import F32, F, Method, quantized, reduced
 from verify_norm.cases.make import named, summed_alone
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import Op
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.chain import Chain, Function
 

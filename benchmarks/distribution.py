@@ -23,8 +23,9 @@ from emulate import Method
 
 from verify_norm.cases import make
 from verify_norm.checks.relations.moments import moments
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 WRONG = ("n_minus_1", "eps_outside", "one_pass", "xhat_bf16", "partials_bf16", "stats_bf16")

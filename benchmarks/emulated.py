@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from emulate import F32, Method
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.spec import Contract, Kernel
+from verify_norm.core.kernel import Kernel
 
 
 def kernel(op: str, m: Method, contract: Contract, output: Callable[[Any, str], Any] | None = None) -> Kernel:

@@ -29,8 +29,8 @@ from checkers import CHECKERS, SLOW_ELEMENTS
 
 from verify_norm.cases import make, strategies
 from verify_norm.checks import gradient
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Kernel
 from verify_norm.gradcheck.gradcheck import gradcheck
 from verify_norm.running.execute import execute
 

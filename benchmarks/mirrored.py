@@ -48,14 +48,20 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "checks.relations.moments": (*MIRROR, *PINNED, "checks/test_distribution.py"),
     "checks.relations.operators": (*MIRROR, "checks/test_effects.py"),
     "checks.relations.rerun": (*MIRROR, *PINNED, "checks/test_determinism.py"),
+    "checks.relations.two_runs": ("checks/relations/test_rerun.py", EXAMPLES, *PINNED, "checks/test_determinism.py"),
     "checks.relations.second_order": (*MIRROR, "checks/test_autograd.py"),
     "checks.relations.stages": (*MIRROR, *PINNED, "checks/test_chains.py", "checks/test_identities.py"),
     "checks.relations.symmetries": (*MIRROR, *PINNED, "checks/test_identities.py"),
     "checks.relations.wrapping": (*MIRROR, "checks/test_modes.py"),
+    "loading.argument_names": (*MIRROR, "loading/test_bind.py"),
+    "loading.bind_option": (*MIRROR, "loading/test_bind.py"),
+    **dict.fromkeys(("loading.module_calls", "loading.module_domain"), ("loading/test_modules.py", EXAMPLES)),
+    "loading.signatures": ("loading/test_adapt.py",),
     "reference.chain": (*MIRROR, "reference/stages"),
     "reference.stages": ("reference/stages", "reference/test_chain.py", EXAMPLES),
     "reference.probable": ("reference", "checks/test_tolerances_of_sums.py", EXAMPLES),
     "core.chains": (*MIRROR, "reference/test_chain.py"),
+    "running.argument_writes": (*MIRROR, "checks/test_memory.py"),
     "running.captures": (*MIRROR, "test_without_a_gpu.py"),
     "running.delayed_inputs": (*MIRROR, "test_without_a_gpu.py"),
     "running.guards": (*MIRROR, "checks/test_memory.py"),
@@ -68,6 +74,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "running.untrusted.sandbox": (*MIRROR, "running/untrusted/test_filter.py"),
     "running.untrusted.worker": (*MIRROR, "running/untrusted/test_calls.py"),
     "search.collector": ("search/test_counts.py", EXAMPLES),  # the others are whole runs, of seconds
+    "search.reporting": ("search/test_counts.py", EXAMPLES),
     "search.examine": (*MIRROR, "search/test_collector.py", "search/test_search.py"),
 }
 LONG = ("core/test_nearest.py",)  # try only the modules that they mirror

@@ -24,10 +24,12 @@ import torch
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 F32 = np.float32

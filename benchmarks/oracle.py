@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from verify_norm.cases.device_array import FLOAT, DeviceArray
+from verify_norm.cases.device_array import DeviceArray
+from verify_norm.cases.device_functions import FLOAT
 from verify_norm.core import judge, promises
+from verify_norm.core.contract import Contract
+from verify_norm.core.op import Op
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import Contract, Op
 
 
 @dataclass(frozen=True, slots=True)

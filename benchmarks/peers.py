@@ -18,9 +18,10 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from work import Work
 
 from verify_norm.core import errors
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract, Op
 from verify_norm.loading import builtin, registry
 
 

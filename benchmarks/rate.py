@@ -26,8 +26,9 @@ import plots
 import torch
 
 from verify_norm.cases import make
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import functions, registry
 from verify_norm.running.environment import environment
 from verify_norm.search.examine import examine

@@ -26,9 +26,10 @@ from emulate import Method
 
 from verify_norm.cases import make
 from verify_norm.checks.sums import equations, looks
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.reference.arithmetic import PRODUCTS
 from verify_norm.running.execute import execute
 

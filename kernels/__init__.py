@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from verify_norm.core.spec import Contract, Kernel
-from verify_norm.kernels.adapters import THIRD_PARTY as THIRD_PARTY
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 from verify_norm.kernels.adapters import TORCH
 from verify_norm.kernels.domain import narrow_weight, needs_cuda
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from verify_norm.kernels.arguments import Shape, check_like
 from verify_norm.kernels.autograd import once
 from verify_norm.kernels.rows import operators
-from verify_norm.kernels.rows.launch import check_gradient, norm_of
+from verify_norm.kernels.rows.launch import check_gradient
+from verify_norm.kernels.rows.norm import norm_of
 
 
 def add_rmsnorm_fwd(

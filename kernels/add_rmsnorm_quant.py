@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from verify_norm.kernels.arguments import check_like
-from verify_norm.kernels.rows.launch import Form, forward, norm_of
+from verify_norm.kernels.rows.launch import Form, forward
+from verify_norm.kernels.rows.norm import norm_of
 
 
 def add_rmsnorm_quant_fwd(

@@ -6,7 +6,8 @@ The gate is applied after the norm. The forward is that of `rows`, the gradients
 from torch import Tensor
 
 from verify_norm.kernels.arguments import Shape, check_backward, check_like
-from verify_norm.kernels.rows.launch import Form, forward, gated_backward, norm_of
+from verify_norm.kernels.rows.launch import Form, forward, gated_backward
+from verify_norm.kernels.rows.norm import norm_of
 
 GATE = Form("gate")
 

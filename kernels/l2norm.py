@@ -6,7 +6,8 @@
 from torch import Tensor
 
 from verify_norm.kernels.arguments import Shape, check_backward
-from verify_norm.kernels.rows.launch import Form, backward, forward, norm_of
+from verify_norm.kernels.rows.launch import Form, backward, forward
+from verify_norm.kernels.rows.norm import norm_of
 
 L2 = Form("l2")
 

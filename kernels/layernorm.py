@@ -12,7 +12,8 @@ from torch import Tensor
 from verify_norm.kernels.arguments import Gradients, Shape
 from verify_norm.kernels.autograd import applied, once, recorded
 from verify_norm.kernels.rows import operators
-from verify_norm.kernels.rows.launch import JOINT, check_gradient, norm_of
+from verify_norm.kernels.rows.launch import JOINT, check_gradient
+from verify_norm.kernels.rows.norm import norm_of
 
 
 def layernorm_fwd(

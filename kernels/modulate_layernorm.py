@@ -6,7 +6,8 @@ It is the forward of `rows`; all of it is float32, with one rounding at the end.
 from torch import Tensor
 
 from verify_norm.kernels.arguments import Shape, check_beside
-from verify_norm.kernels.rows.launch import Form, forward, norm_of
+from verify_norm.kernels.rows.launch import Form, forward
+from verify_norm.kernels.rows.norm import norm_of
 
 
 def modulate_layernorm_fwd(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from verify_norm.kernels.arguments import Shape, check_backward, check_beside
 from verify_norm.kernels.rows import rotation_launch
-from verify_norm.kernels.rows.launch import Norm, norm_of
+from verify_norm.kernels.rows.norm import Norm, norm_of
 from verify_norm.kernels.rows.rotation_launch import Angles
 
 

@@ -17,7 +17,8 @@ from triton.language.extra.cuda import gdc_wait
 from verify_norm.kernels.arguments import Shape, integers, stored
 from verify_norm.kernels.autograd import NAMESPACE
 from verify_norm.kernels.launch import Plan, dependent, jit, ptx
-from verify_norm.kernels.rows.launch import Form, forward, norm_of
+from verify_norm.kernels.rows.launch import Form, forward
+from verify_norm.kernels.rows.norm import norm_of
 
 
 class Kind(NamedTuple):

@@ -13,7 +13,8 @@ from torch import Tensor
 from verify_norm.kernels.arguments import Shape
 from verify_norm.kernels.autograd import applied, once, recorded
 from verify_norm.kernels.rows import operators
-from verify_norm.kernels.rows.launch import check_gradient, norm_of
+from verify_norm.kernels.rows.launch import check_gradient
+from verify_norm.kernels.rows.norm import norm_of
 
 
 def rmsnorm_fwd(

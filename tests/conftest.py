@@ -19,7 +19,7 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.running.execute import execute
 from verify_norm.running.interpreter import patch
-from verify_norm.search.diagnosis import Trial
+from verify_norm.search.diagnosing import Trial
 
 gc.disable()  # until all is imported and collected, which leaves hardly any garbage
 ROOT = str(Path(__file__).parent.parent)

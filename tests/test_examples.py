@@ -10,8 +10,7 @@ import verify_norm
 
 ROOT = Path(verify_norm.__file__).parent
 ELSEWHERE = {  # why the example of a module does not run here
-    "validation.certify": "it takes seconds: its own test runs it",
-    "pytest_plugin": "it needs the plugin",
+    "validation.certify": "it takes seconds: its own test runs it"
 }
 
 

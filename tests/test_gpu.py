@@ -15,7 +15,7 @@ from detection import detect
 from typer.testing import CliRunner
 
 import verify_norm
-from verify_norm.cases import corners, placement
+from verify_norm.cases import corners, gpu_memory
 from verify_norm.checks import determinism
 from verify_norm.cli.app import app
 from verify_norm.core import errors, ways
@@ -82,7 +82,7 @@ def test_what_far_tensors_took_is_given_back():
         assert examined.looked
         assert not examined.findings
         assert ("x far" in examined.layouts) is taken
-        assert torch.cuda.memory_reserved() <= placement.FAR
+        assert torch.cuda.memory_reserved() <= gpu_memory.LARGE
 
 
 def overflowing(t):

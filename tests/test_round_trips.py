@@ -14,10 +14,12 @@ from pydantic import TypeAdapter
 
 from verify_norm.auditing.model import Audit
 from verify_norm.core import known, report_text, results, serial, ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FLOATS
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.results import Report
-from verify_norm.core.spec import COTANGENTS, FAMILIES, FURTHER, LAYOUTS, WEIGHTS, CaseSpec, Contract, Kernel
+from verify_norm.core.spec import COTANGENTS, FAMILIES, FURTHER, LAYOUTS, WEIGHTS, CaseSpec
 from verify_norm.equality.model import Equality
 from verify_norm.gradcheck import report as gradcheck
 from verify_norm.kernels.zoo import ZOO

@@ -14,13 +14,14 @@ from typer.main import get_command
 import verify_norm
 from verify_norm.cli.app import app
 from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
 from verify_norm.core.known import NAMES
 from verify_norm.core.only import CLAUSES
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import SCHEMA, Report
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.search.config import KEYS
 
 ROOT = Path(__file__).parent.parent

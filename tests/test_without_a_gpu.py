@@ -11,12 +11,14 @@ from fake_gpu import FakeGpu, OnGpu
 from norms import rmsnorm
 from torch._dynamo.exc import InternalTorchDynamoError
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import contents, gpu_memory, make, placement
 from verify_norm.checks import CHECKS, determinism, modes
 from verify_norm.core import ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.equality import pair
 from verify_norm.loading.returned import RefusedError
 from verify_norm.running import captures, delayed_inputs, environment, guards, surroundings
@@ -145,8 +147,8 @@ def test_a_kernel_that_lacks_what_other_processes_hold_is_a_case_without_room(
     examined = examine(replace(KERNEL, run=full), SPEC, ("signature",), "cuda:0")
     assert (examined.unsupported == NO_ROOM) == left_out
     assert bool(examined.findings) != left_out
-    assert not placement.taken_by_others(torch.OutOfMemoryError(), torch.device("cpu"))
-    assert not placement.taken_by_others(RuntimeError("no"), torch.device("cuda:0"))
+    assert not gpu_memory.taken_by_others(torch.OutOfMemoryError(), torch.device("cpu"))
+    assert not gpu_memory.taken_by_others(RuntimeError("no"), torch.device("cuda:0"))
 
 
 @pytest.mark.parametrize("words", ["unknown error", "CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`"])
@@ -158,7 +160,7 @@ def test_cuda_that_fails_beside_other_processes_accuses_nobody(gpu, monkeypatch,
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**40 - others, 2**40))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
     gpu.holds_cases("cuda:0")
-    with pytest.raises(placement.CrowdedError, match="CUDA error"):
+    with pytest.raises(gpu_memory.CrowdedError, match="CUDA error"):
         examine(kernel, SPEC, ("signature",), "cuda:0")
     others -= 1
     (found,) = examine(kernel, SPEC, ("signature",), "cuda:0").findings
@@ -217,10 +219,10 @@ def test_a_kernel_that_does_not_wait_for_late_inputs_is_found(monkeypatch):
         tensors = [case.arguments["x"]]
         kept = [tensor.clone() for tensor in tensors]
         tensors[0].fill_(float("nan"))
-        arrivals.append(lambda: placement.overwrite(tensors[0], kept[0]))
+        arrivals.append(lambda: contents.overwrite(tensors[0], kept[0]))
         yield
         arrivals.clear()
-        placement.overwrite(tensors[0], kept[0])
+        contents.overwrite(tensors[0], kept[0])
 
     def waiting(**given):
         for arrive in arrivals:

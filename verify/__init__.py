@@ -9,19 +9,23 @@ from typing import Any
 __version__ = "0.9.0"
 
 _NAMES = {
-    "api": ("Reports", "audit", "exhaust", "kernel", "replay", "run_campaign", "same", "verify"),
+    "api": ("audit", "exhaust", "replay", "run_campaign", "same", "verify"),
     "core.chains": ("chain",),
     "core.user_operators": ("operator",),
+    "core.contract": ("Contract",),
+    "core.declaration": ("kernel",),
     "core.errors": ("FindingsError", "UsageError"),
     "core.finding": ("Finding",),
+    "core.kernel": ("Kernel",),
+    "core.reports": ("Reports",),
     "core.results": ("Report",),
     "core.settings": ("Settings",),
-    "core.spec": ("CaseSpec", "Contract", "Kernel"),
+    "core.spec": ("CaseSpec",),
     "core.ulp": ("UlpStats",),
     "equality.model": ("Equality",),
     "exhaustive.model": ("Exhausted",),
     "loading.registry": ("load",),
-    "pytest_plugin": ("parametrize_checks",),
+    "pytest_plugin.marking": ("parametrize_checks",),
     "testing": ("assert_norm_close", "assert_norm_gradients_close", "bound"),
     "scoring.reward": ("Reward", "reward"),
 }

@@ -1,20 +1,19 @@
-"""The Python interface: verify, replay, same, exhaust and run_campaign, and the decorator `kernel`."""
+"""The Python interface: verify, replay, same, exhaust and run_campaign."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from verify_norm.campaign.summary import Summary
-from verify_norm.core.errors import Exit, UsageError, number, quoted, texts
-from verify_norm.core.finding import Finding
+from verify_norm.core.contract import Contract
+from verify_norm.core.errors import UsageError, number, quoted, texts
 from verify_norm.core.proved import Proved
-from verify_norm.core.rendering import Rendered
-from verify_norm.core.report_text import failures
-from verify_norm.core.results import FindingsError, Report, worst_of
+from verify_norm.core.reports import Reports
+from verify_norm.core.results import Report
 from verify_norm.core.settings import DEFAULTS, PAIR_EXAMPLES, Seconds
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.user_operators import Operator
 from verify_norm.equality.model import Equality
 from verify_norm.exhaustive.model import Choice, Exhausted
@@ -23,36 +22,6 @@ if TYPE_CHECKING:
     import torch
 
 Dtypes = Union[str, "torch.dtype", Iterable[Union[str, "torch.dtype"]]]
-F = TypeVar("F", bound=Callable[..., object])
-
-
-class Reports(Rendered, tuple[Report, ...]):
-    """The reports of a differentiable kernel, one a direction, with the properties of one report."""
-
-    __slots__ = ()
-
-    def _each(self) -> tuple[Report, ...]:
-        return tuple(self)
-
-    @property
-    def ok(self) -> bool:
-        """Whether every report is ok."""
-        return bool(self) and all(report.ok for report in self)
-
-    @property
-    def verdict(self) -> Exit:
-        """The worst verdict."""
-        return worst_of((report.verdict for report in self), every=True)
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """The findings of all reports."""
-        return tuple(finding for report in self for finding in report.findings)
-
-    def raise_for_findings(self) -> None:
-        """Raise FindingsError if a report has findings, has checked nothing, or is incomplete."""
-        if texts := [text for report in self if (text := failures(report))]:
-            raise FindingsError("\n\n".join(texts))
 
 
 def _one_or_all(reports: Iterable[Report]) -> Report | Reports:
@@ -334,39 +303,3 @@ def replay(
     from verify_norm.search.search import replay as run
 
     return _one_or_all(run(one, case, asked.settings) for one in asked.kernels)
-
-
-def kernel(
-    op: str = "",
-    *,
-    contract: Contract | None = None,
-    bind: str = "",
-    forward: str | None = None,
-    unsupported: Callable[[CaseSpec], str | None] | None = None,
-    only: str = "",
-    summary: str = "",
-) -> Callable[[F], F]:
-    """Return a decorator that declares what a callable computes and promises; the callable itself does not change.
-
-    `op` is optional where the name tells; `forward` names the kernel whose gradient a backward computes;
-    `unsupported(spec)` returns why the kernel does not take a case, or None; `only` says which cases it takes, as
-    "N%8=0" (`verify-norm show only`); `bind` is as in `verify`.
-
-    >>> @kernel(op="rmsnorm_fwd", contract=Contract(xhat="x"))
-    ... def fused(x, weight, eps): ...
-    >>> fused.__verify_norm__.op
-    'rmsnorm_fwd'
-    """
-    if callable(op):  # a decorator without parentheses
-        raise UsageError(
-            f"kernel: expected the name of an operator, as @verify_norm.kernel(op='rmsnorm_fwd'), got {op!r:.60}"
-        )
-    promised = contract or Contract()
-    declared = Kernel("", op, "", contract=promised, bind=bind, forward=forward, unsupported=unsupported, only=only)
-
-    def declare(function: F) -> F:
-        name = str(getattr(function, "__qualname__", type(function).__name__))
-        function.__verify_norm__ = replace(declared, name=name, summary=summary)  # type: ignore[attr-defined]
-        return function
-
-    return declare

@@ -9,14 +9,15 @@ from typing import Any
 
 from verify_norm.checks import CHECKS
 from verify_norm.core.check_names import CHECK_NAMES
-from verify_norm.core.contracts import allowed
+from verify_norm.core.contract import Contract
+from verify_norm.core.contract_fields import allowed
 from verify_norm.core.errors import Exit
 from verify_norm.core.known import NAMES, meanings
 from verify_norm.core.only import CLAUSES, EXAMPLE
 from verify_norm.core.ops import OPS
 from verify_norm.core.regression import RegressionLimits
-from verify_norm.core.spec import CaseSpec, Contract
-from verify_norm.loading.bind import ALIASES, FEATURES
+from verify_norm.core.spec import CaseSpec
+from verify_norm.loading.argument_names import ALIASES, FEATURES
 from verify_norm.report import schema
 from verify_norm.report.cases import CASE, DATA_WORDS, LAYOUT_WORDS
 from verify_norm.report.glossary import GLOSSARY

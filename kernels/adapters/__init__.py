@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels import domain
 
 Reason = Callable[[CaseSpec], str | None]

@@ -14,7 +14,8 @@ from torch import Tensor
 from verify_norm.kernels.arguments import Gradients
 from verify_norm.kernels.autograd import NAMESPACE
 from verify_norm.kernels.rows import launch
-from verify_norm.kernels.rows.launch import PLAIN, Form, Norm, Wanted
+from verify_norm.kernels.rows.launch import PLAIN, Form, Wanted
+from verify_norm.kernels.rows.norm import Norm, norm_of
 
 
 @torch.library.custom_op(f"{NAMESPACE}::row_norm_forward", mutates_args=())
@@ -29,7 +30,7 @@ def _forward(
     centered: bool,
 ) -> list[Tensor]:
     """Return those of y, the sum with the residual, mean and rstd that exist."""
-    norm = launch.norm_of(x, weight, bias, normalized_shape, centered, offset)
+    norm = norm_of(x, weight, bias, normalized_shape, centered, offset)
     return [t for t in launch.forward(x, residual, weight, bias, eps, norm)[:4] if t is not None]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from verify_norm.kernels.arguments import located, stored
 from verify_norm.kernels.launch import CPU_PROGRAMS, LANES, Plan, multiprocessors, ptx, warps_of
 from verify_norm.kernels.rows import rotation
-from verify_norm.kernels.rows.launch import Norm
+from verify_norm.kernels.rows.norm import Norm
 from verify_norm.kernels.rows.plan import TOGETHER, Type, fold
 from verify_norm.kernels.rows.rotation import RotationConstants
 

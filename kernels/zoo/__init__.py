@@ -8,8 +8,7 @@ from verify_norm.kernels.zoo.allowed import ALLOWED
 from verify_norm.kernels.zoo.bugs import BUGS
 from verify_norm.kernels.zoo.chains import CHAINS
 from verify_norm.kernels.zoo.cheats import CHEATS
-from verify_norm.kernels.zoo.example import Example as Example
-from verify_norm.kernels.zoo.example import few_rows as few_rows
+from verify_norm.kernels.zoo.example import Example
 from verify_norm.kernels.zoo.launches import LAUNCHES
 from verify_norm.kernels.zoo.quantizing import QUANTIZED
 from verify_norm.kernels.zoo.right import RIGHT

@@ -1,6 +1,6 @@
 """The table of right kernels that are called or written in ways that a verifier may take for wrong."""
 
-from verify_norm.core.spec import Contract
+from verify_norm.core.contract import Contract
 from verify_norm.kernels.zoo.example import Example, row
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.spec import CaseSpec
 
 Kind = Literal[
     "masking",

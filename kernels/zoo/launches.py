@@ -1,6 +1,6 @@
 """The table of bugs read in public trackers, A27 to A40: races, shapes, buffers, state, and launches of nothing."""
 
-from verify_norm.core.spec import Contract
+from verify_norm.core.contract import Contract
 from verify_norm.kernels.zoo.example import ATOMIC, GRADIENTS, VALUES, Example, Y, row
 
 LAUNCHES: tuple[Example, ...] = (

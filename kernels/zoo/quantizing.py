@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from verify_norm.core.spec import Contract
+from verify_norm.core.contract import Contract
 from verify_norm.kernels.zoo.example import Example, row
 
 _wrong = partial(row, backend="torch", outputs=("y", "y_scale"))

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from verify_norm.core.spec import Contract
+from verify_norm.core.contract import Contract
 from verify_norm.kernels.zoo.example import ATOMIC, Example, row
 
 LADDER = "seed 004, a CUDA ladder after llm.c"

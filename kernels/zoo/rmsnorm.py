@@ -12,7 +12,8 @@ from verify_norm.kernels.blocks import tile
 from verify_norm.kernels.launch import launch, programs
 from verify_norm.kernels.quantized import LargestConstants, largest
 from verify_norm.kernels.rmsnorm import rmsnorm_bwd, rmsnorm_fwd
-from verify_norm.kernels.rows.launch import Form, forward, norm_of
+from verify_norm.kernels.rows.launch import Form, forward
+from verify_norm.kernels.rows.norm import norm_of
 from verify_norm.kernels.zoo import hosts
 from verify_norm.kernels.zoo.layernorm import overwrite
 

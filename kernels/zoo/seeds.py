@@ -1,6 +1,6 @@
 """The table of what five published texts have wrong: two on Triton's LayerNorm, one each on NumPy, GroupNorm, CUDA."""
 
-from verify_norm.core.spec import Contract
+from verify_norm.core.contract import Contract
 from verify_norm.kernels.zoo.example import ATOMIC, GRADIENTS, STATS, VALUES, Example, Y, row
 
 SUMS = ("dweight", "dbias")

@@ -40,7 +40,7 @@ def _truth(case: Any, x: Any) -> Any:
 
 
 def _contract() -> Any:
-    return importlib.import_module("verify_norm.core.spec").Contract()
+    return importlib.import_module("verify_norm.core.contract").Contract()
 
 
 def _of_frames(x: Any) -> Any:

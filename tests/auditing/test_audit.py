@@ -9,9 +9,11 @@ from rich.console import Console
 from verify_norm.auditing.audit import audit, hunted
 from verify_norm.auditing.hunt import HuntOptions
 from verify_norm.auditing.model import Audit
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import registry
 from verify_norm.report import audit as form
 from verify_norm.report import documents

@@ -10,8 +10,10 @@ from pydantic import TypeAdapter
 from verify_norm.auditing.hunt import LIMITS, HuntOptions, hunt, measure, other_data, spec_near
 from verify_norm.auditing.model import Hunt
 from verify_norm.cases import make
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 
 
 def layernorm_fwd(one_pass=False):

@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 
 from verify_norm.auditing.ladders import ladders
 from verify_norm.auditing.model import Ladder
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Kernel
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
 

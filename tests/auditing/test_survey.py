@@ -10,12 +10,14 @@ from verify_norm.auditing.survey import MOST_COLUMNS, MOST_ROWS, heat, survey, t
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.core import judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import refusal
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.ulp import UlpStats, distance
 from verify_norm.loading import registry
 from verify_norm.running.execute import execute

@@ -8,8 +8,9 @@ import pytest
 from verify_norm.auditing import textbook
 from verify_norm.auditing.textbook import Algorithm, compute
 from verify_norm.cases import make
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 
 @pytest.mark.parametrize("how", ["sequential", "pairwise", "blocked", "compensated"])

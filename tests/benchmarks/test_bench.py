@@ -17,11 +17,12 @@ import torch
 
 from verify_norm.cases import make
 from verify_norm.core import judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.promises import arithmetic
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.add_rmsnorm_quant import add_rmsnorm_quant_fwd, add_rmsnorm_quant_group_fwd, rmsnorm_quant_fwd
 from verify_norm.kernels.gated_rmsnorm import gated_rmsnorm_fwd
 from verify_norm.kernels.l2norm import l2norm_fwd

@@ -8,8 +8,8 @@ import pytest
 
 from verify_norm.campaign.merging import merged
 from verify_norm.core.errors import Exit
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import Kernel
 from verify_norm.core.tally import CheckResult, Detectable, Skip
 from verify_norm.report import documents, terminal
 from verify_norm.search.drawing import LARGE_SHARE

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from verify_norm.cases import agreement, corners, device_array, make
+from verify_norm.cases import agreement, corners, device_array, device_functions, make
 from verify_norm.checks import CHECKS
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import Contract
 from verify_norm.core.work import NOTHING
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
@@ -48,11 +48,11 @@ def test_scales_of_few_bits(how):
     ],
 )
 def test_arithmetic_of_another_precision_is_refused(monkeypatch, name, wrong):
-    right = device_array.UFUNCS[name]
-    monkeypatch.setitem(device_array.UFUNCS, name, lambda *given: wrong(*given) * (1 + 1e-8))
+    right = device_functions.UFUNCS[name]
+    monkeypatch.setitem(device_functions.UFUNCS, name, lambda *given: wrong(*given) * (1 + 1e-8))
     with pytest.raises(UsageError, match="cpu: expected float64 as in NumPy, but layernorm_bwd's truth is"):
         agreement.require.__wrapped__("layernorm_bwd", "cpu")
-    monkeypatch.setitem(device_array.UFUNCS, name, right)
+    monkeypatch.setitem(device_functions.UFUNCS, name, right)
     agreement.require.__wrapped__("layernorm_bwd", "cpu")
 
 

@@ -4,10 +4,11 @@ import pytest
 
 from verify_norm.cases import allowance, make
 from verify_norm.cases.allowance import allowances, types, typical, words
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.known import NAMES, WEAKER, declared
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 
 @pytest.mark.slow

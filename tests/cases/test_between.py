@@ -7,9 +7,11 @@ import pytest
 
 from verify_norm.cases import corners
 from verify_norm.core import ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import KERNEL_DTYPES
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.search.examine import examine
 
 MISTAKES = {  # the operator, the check, and whether a wide case shows it

@@ -12,8 +12,10 @@ from verify_norm.cases.corner_lines import THIRD
 from verify_norm.checks import invariance
 from verify_norm.core import geometry, ways
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.layouts import layout_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import COTANGENTS, LAYOUTS, WEIGHTS
+from verify_norm.core.specials import special_input
 
 DTYPES = ("float32", "float16", "bfloat16")
 QUICK = ("layernorm_bwd", "modulate_rmsnorm_fwd", "batchnorm_fwd")  # whole tables of all operators take seconds
@@ -38,7 +40,7 @@ def test_corners_are_specs_of_their_operator(op, gpu):
 def test_corners_meet_every_choice_of_values_and_layouts(op):
     table, names = corners.corners(OPS[op], DTYPES), {tensor.name for tensor in OPS[op].inputs}
     tensors = [tensor.name for tensor in OPS[op].inputs if tensor.extent == "data"]
-    met = {geometry.layout_of(spec, name) for spec in table for name in tensors}
+    met = {layout_of(spec, name) for spec in table for name in tensors}
     assert met >= set(LAYOUTS) - ({"scalar"} if "dy" not in names else set())
     rest = {
         "row_strided",
@@ -49,7 +51,7 @@ def test_corners_meet_every_choice_of_values_and_layouts(op):
     }  # may be left to the covering array
     for first, *others in (("residual_out", "residual", "x"), ("dresidual_out", "dy")):
         name = next((name for name in (first, *others) if name in names), None)
-        met = {geometry.layout_of(spec, name) for spec in table if name}
+        met = {layout_of(spec, name) for spec in table if name}
         assert not name or met >= set(LAYOUTS) - rest - ({"scalar"} if "x" in others else set()), name
     assert (
         "transposed" in {spec.weight_layout for spec in table if spec.normalized_ndim == 2}
@@ -60,7 +62,7 @@ def test_corners_meet_every_choice_of_values_and_layouts(op):
     special = [spec for spec in table if spec.special]
     assert {spec.special for spec in special} == {"nan", "inf", "-inf", "nan+inf"}
     assert {spec.special_at for spec in special} == {"first", "middle", "last", "rows", "row"}
-    held = {geometry.special_input(spec, OPS[op]) for spec in special}
+    held = {special_input(spec, OPS[op]) for spec in special}
     assert held >= names & {
         "x",
         "residual",
@@ -131,7 +133,7 @@ def test_every_size_of_type_has_tensors_at_half_a_vector(op):
     for alike in (("x", "residual", "residual_out"), ("dy", "dresidual_out") * (OPS[op].forward is not None)):
         met = set()
         for spec, name in product(corners.corners(OPS[op], DTYPES), names.intersection(alike)):
-            where = placement.placement(spec.shape, geometry.layout_of(spec, name))
+            where = placement.placement(spec.shape, layout_of(spec, name))
             size = FORMATS[spec.dtype].dtype.itemsize
             if where.offset * size % 16 == 8 and where == placement.placement(spec.shape, "offset"):
                 met.add(size)
@@ -144,7 +146,7 @@ def test_rows_of_whole_vectors_have_gaps_of_whole_vectors_and_others(op):
     names = {"x", "residual_out", "dy", "dresidual_out"} & {tensor.name for tensor in OPS[op].inputs}
     met: dict[str, set[bool]] = {"x": set(), "dy": set()}
     for spec, name in product(corners.corners(OPS[op], DTYPES), names):
-        if len(spec.shape) == 2 and spec.shape[-1] % 8 == 0 and geometry.layout_of(spec, name) == "row_strided":
+        if len(spec.shape) == 2 and spec.shape[-1] % 8 == 0 and layout_of(spec, name) == "row_strided":
             gap = placement.placement(spec.shape, "row_strided").strides[0] - spec.shape[-1]
             met["dy" if name.startswith("d") else "x"].add(gap % 8 == 0)
     assert met["x"] == {True, False}

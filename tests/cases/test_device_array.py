@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import special
 
-from verify_norm.cases import device_array
+from verify_norm.cases import device_array, device_functions
 from verify_norm.cases.device_array import DeviceArray, in_memory, on_device
 from verify_norm.core.dtypes import FORMATS
 
@@ -20,7 +20,7 @@ OF_TWO = f"{TWO} greater_equal equal not_equal logical_and logical_or".split()
 OF_BITS = ["bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"]
 ZEROS = ("maximum", "minimum", "fmax", "fmin")
 OF_ONE = sorted(
-    device_array.UFUNCS.keys() - {*OF_TWO, *OF_BITS, "invert", "ldexp", "power", "erf", "erfc (vectorized)"}
+    device_functions.UFUNCS.keys() - {*OF_TWO, *OF_BITS, "invert", "ldexp", "power", "erf", "erfc (vectorized)"}
 )
 
 
@@ -161,7 +161,7 @@ def test_what_fails_on_the_device_by_no_fault_of_its_values_runs_in_memory(devic
         def failing(values, words=words):
             raise RuntimeError(words)
 
-        monkeypatch.setitem(device_array.FUNCTIONS, np.argsort, failing)
+        monkeypatch.setitem(device_functions.FUNCTIONS, np.argsort, failing)
         if expected is None:
             with pytest.raises(RuntimeError, match=words):
                 np.argsort(on_device(WHOLE, device))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from verify_norm.cases import device_array
+from verify_norm.cases import device_array, device_functions
 from verify_norm.cases.device_array import DeviceArray, in_memory, on_device
 
 META = DeviceArray(torch.ones(2, 3, dtype=torch.float64, device="meta"))  # its values cannot be read
@@ -24,7 +24,7 @@ def test_what_is_combined_with_an_array_of_a_device_goes_there_first(monkeypatch
         devices.extend((one.device.type, two.device.type))
         return one
 
-    monkeypatch.setitem(device_array.UFUNCS, "divide", noted)
+    monkeypatch.setitem(device_functions.UFUNCS, "divide", noted)
     _ = META / other
     assert devices == ["meta", "meta"]
 
@@ -126,7 +126,7 @@ def test_what_fails_on_the_device_has_its_options_in_memory(monkeypatch):
     def failing(values, return_inverse=False):
         raise RuntimeError(device_array.UNKNOWN)
 
-    monkeypatch.setitem(device_array.FUNCTIONS, np.unique, failing)
+    monkeypatch.setitem(device_functions.FUNCTIONS, np.unique, failing)
     values, places = np.unique(abs(there(WHOLE) - 5), return_inverse=True)
     assert np.array_equal(values[places], abs(WHOLE - 5))
 

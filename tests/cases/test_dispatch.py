@@ -14,7 +14,7 @@ from verify_norm.core.ops import OPS
 
 @pytest.mark.parametrize("op", OPS)
 def test_the_cases_are_few_small_and_of_their_operator(op):
-    cases = dispatch.array(OPS[op], KERNEL_DTYPES)
+    cases = dispatch.tiny(OPS[op], KERNEL_DTYPES)
     assert len(cases) == len(set(cases)) <= 81
     assert max(prod(spec.shape) for spec in cases) < 2**15
     assert [spec for spec in cases if refusal(spec, OPS[op])] == []
@@ -39,7 +39,7 @@ def choices(spec):
     "op", ["layernorm_bwd", "add_rmsnorm_bwd", "groupnorm_fwd", "instancenorm_fwd", "batchnorm_bwd"]
 )
 def test_any_four_choices_meet(op):
-    cases = [choices(spec) for spec in dispatch.array(OPS[op], KERNEL_DTYPES)]
+    cases = [choices(spec) for spec in dispatch.tiny(OPS[op], KERNEL_DTYPES)]
     values = {name: {case[name] for case in cases} for name in cases[0]}
     values = {name: some for name, some in values.items() if len(some) > 1}
     assert set(values) >= {"dtype", "weight", "layout", "samples", "size"}
@@ -50,13 +50,13 @@ def test_any_four_choices_meet(op):
 
 
 def test_positions_are_few_and_many_and_samples_one_and_several():
-    cases = dispatch.array(OPS["instancenorm_fwd"], KERNEL_DTYPES)
+    cases = dispatch.tiny(OPS["instancenorm_fwd"], KERNEL_DTYPES)
     assert {prod(spec.shape[2:]) >= 1024 for spec in cases} == {True, False}
     assert {spec.shape[0] for spec in cases} == {1, 5}
 
 
 def test_a_seed_gives_other_data_for_the_same_choices():
-    one, two = (dispatch.array(OPS["rmsnorm_fwd"], KERNEL_DTYPES, seed) for seed in (0, 2**64 - 1))
+    one, two = (dispatch.tiny(OPS["rmsnorm_fwd"], KERNEL_DTYPES, seed) for seed in (0, 2**64 - 1))
     assert {spec.seed for spec in one}.isdisjoint(spec.seed for spec in two)
     assert [replace(spec, seed=0) for spec in one] == [replace(spec, seed=0) for spec in two]
     assert max(spec.seed for spec in two) < 2**64
@@ -100,7 +100,7 @@ def test_a_large_size_meets_any_two_choices(op):
             assert len(met) == len(values["size"]) * prod(len(values[name]) for name in names), names
 
 
-@pytest.mark.parametrize("array", [dispatch.array, dispatch.large])
+@pytest.mark.parametrize("array", [dispatch.tiny, dispatch.large])
 def test_eps_is_none_that_a_path_of_a_kernel_would_have(array):
     assert {spec.eps for spec in array(OPS["groupnorm_fwd"], KERNEL_DTYPES)} == {dispatch.EPS}
 

@@ -8,9 +8,10 @@ from scipy import stats
 
 from verify_norm.cases import draw, make
 from verify_norm.cases.random import Random
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import FAMILIES, WEIGHTS, CaseSpec, Contract
+from verify_norm.core.spec import FAMILIES, WEIGHTS, CaseSpec
 from verify_norm.core.tensors import WEIGHT
 
 

@@ -13,10 +13,12 @@ from verify_norm.cases import further_runs, make, strategies
 from verify_norm.cases.corners import corners
 from verify_norm.checks import CHECKS, power
 from verify_norm.core import ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.serial import read_spec, spec_text
-from verify_norm.core.spec import FURTHER, LAWS, CaseSpec, Contract, Kernel
+from verify_norm.core.spec import FURTHER, LAWS, CaseSpec
 from verify_norm.running.execute import execute
 
 DTYPES = ("float32", "float16", "bfloat16")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fake_gpu import FakeGpu
 
-from verify_norm.cases import placement
+from verify_norm.cases import gpu_memory, placement
 from verify_norm.cases.device_array import DeviceArray
 
 
@@ -80,10 +80,10 @@ def test_memory_of_the_host_is_taken_without_a_reservation(monkeypatch, named):
 def test_much_that_a_gpu_keeps_for_no_tensor_is_given_back(monkeypatch, reserved, allocated, times):
     called = []
     FakeGpu(monkeypatch).keeps(reserved * 2**30, allocated * 2**30)
-    monkeypatch.setattr(placement.torch.cuda, "empty_cache", lambda: called.append("empty"))
-    placement.release("cuda:0")
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: called.append("empty"))
+    gpu_memory.release("cuda:0")
     assert len(called) == times
-    placement.release("cpu")
+    gpu_memory.release("cpu")
     assert len(called) == times
 
 
@@ -102,7 +102,7 @@ def test_much_that_a_gpu_keeps_for_no_tensor_is_given_back(monkeypatch, reserved
     ],
 )
 def test_an_error_says_in_its_first_line_that_a_gpu_is_full(error, full):
-    assert placement.full(error) is full
+    assert gpu_memory.full(error) is full
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_an_error_says_in_its_first_line_that_a_gpu_is_full(error, full):
     ],
 )
 def test_a_call_fails_in_cuda_by_no_fault_of_a_kernel(error, failed):
-    assert placement.failed_in_cuda(error) is failed
+    assert gpu_memory.failed_in_cuda(error) is failed
 
 
 FULL = RuntimeError("CUDA error: out of memory")
-DISTURBED = [RuntimeError(f"{words} and more") for words in placement.DISTURBED]
+DISTURBED = [RuntimeError(f"{words} and more") for words in gpu_memory.DISTURBED]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_full_gpu_is_taken_by_others_that_hold_half_of_it(monkeypatch, error, 
     asked = {torch.device("cuda:1"): (free, 100)}  # another device is not there
     monkeypatch.setattr(torch.cuda, "mem_get_info", asked.__getitem__)
     monkeypatch.setattr(torch.cuda, "memory_reserved", dict.fromkeys(asked, reserved).__getitem__)
-    assert placement.taken_by_others(error, torch.device(device)) is taken
+    assert gpu_memory.taken_by_others(error, torch.device(device)) is taken
 
 
 def test_what_a_gpu_keeps_is_asked_of_that_device(monkeypatch):
@@ -149,12 +149,12 @@ def test_what_a_gpu_keeps_is_asked_of_that_device(monkeypatch):
     stats = {name: {"all": {"current": count}} for name, count in (("reserved_bytes", 2**31), ("allocated_bytes", 0))}
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", {"cuda:0": {}, "cuda:1": stats}.__getitem__)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append("empty"))
-    placement.release("cuda:0")  # CUDA is not initialized there
+    gpu_memory.release("cuda:0")  # CUDA is not initialized there
     assert not emptied
-    placement.release("cuda:1")
+    gpu_memory.release("cuda:1")
     assert emptied == ["empty"]
 
 
 def test_what_a_gpu_keeps_is_nothing_before_it_is_initialized(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: {})
-    assert placement._kept("cuda:0") == 0
+    assert gpu_memory.kept("cuda:0") == 0

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import contents, make
 from verify_norm.cases.device_array import DeviceArray, in_memory
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 
 def made(op="layernorm_bwd", **fields):
@@ -33,7 +34,7 @@ def test_arguments_are_what_the_operator_takes(op):
 def test_the_truth_is_taken_at_the_inputs_the_kernel_gets(dtype):
     case = made(dtype=dtype, offset=100.0, shape=(4, 16))
     for name in ("x", "dy", "weight", "bias"):
-        assert np.array_equal(placement.to_float64(case.arguments[name]), case.exact[name])
+        assert np.array_equal(contents.to_float64(case.arguments[name]), case.exact[name])
     x, w, b = (torch.tensor(case.exact[n], requires_grad=True) for n in ("x", "weight", "bias"))
     y = torch.nn.functional.layer_norm(x, (16,), w, b, case.spec.eps)
     dx, dweight, dbias = torch.autograd.grad(y, (x, w, b), torch.tensor(case.exact["dy"]))
@@ -44,7 +45,7 @@ def test_the_truth_is_taken_at_the_inputs_the_kernel_gets(dtype):
 def test_saved_statistics_are_the_truth_rounded():
     case = made(offset=10.0)
     mean = case.exact["x"].mean(-1)
-    assert np.array_equal(placement.to_float64(case.arguments["mean"]), FORMATS["float32"].round(mean))
+    assert np.array_equal(contents.to_float64(case.arguments["mean"]), FORMATS["float32"].round(mean))
 
 
 def test_a_fused_addition_saves_the_statistics_of_the_sum():
@@ -92,7 +93,7 @@ def test_saved_statistics_are_those_that_made_y(training):
     case = made("batchnorm_bwd", shape=(4, 3, 5), training=training)
     x, want = case.exact["x"], case.exact["running_mean"]
     mean = x.mean((0, 2)) if training else want
-    assert np.array_equal(placement.to_float64(case.arguments["mean"]), FORMATS["float32"].round(mean))
+    assert np.array_equal(contents.to_float64(case.arguments["mean"]), FORMATS["float32"].round(mean))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_saved_statistics_have_strides():
     assert case.arguments["rstd"].stride() == (1,), "its values differ"
     equal = made(shape=(4, 8), x_layout="expanded", **strided)
     assert equal.arguments["rstd"].stride() == (0,)
-    assert np.array_equal(placement.to_float64(equal.arguments["rstd"]), equal.exact["rstd"])
+    assert np.array_equal(contents.to_float64(equal.arguments["rstd"]), equal.exact["rstd"])
     case = made("batchnorm_fwd", shape=(4, 3, 2), running_mean_layout="every_other", running_var_layout="offset")
     assert case.arguments["running_mean"].stride() == (2,)
     assert case.arguments["running_var"].storage_offset() > 2**16

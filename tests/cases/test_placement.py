@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from verify_norm.cases import placement
+from verify_norm.cases import contents, placement
 from verify_norm.cases.device_array import DeviceArray
 from verify_norm.core.spec import LAYOUTS
 
@@ -26,8 +26,8 @@ def test_a_placed_tensor_holds_its_values_and_nothing_else_does(layout, shape, d
     values = placement.shared(np.arange(1.0, 1 + np.prod(shape)).reshape(shape), layout)
     tensor = placement.place(values, dtype, layout, np.nan, "cpu")
     assert tensor.shape == shape
-    assert placement.dtype_name(tensor) == dtype
-    assert np.array_equal(placement.to_float64(tensor), values)
+    assert contents.dtype_name(tensor) == dtype
+    assert np.array_equal(contents.to_float64(tensor), values)
     storage = torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
     assert int((~storage.isnan()).sum()) == np.unique(values).size  # every element once, and poison everywhere else
 
@@ -38,8 +38,8 @@ def test_another_tensors_values_take_the_place_of_a_tensors_own(layout, shape):
     """Also where elements share memory, and nothing else in its storage changes."""
     one, two = (placement.shared(np.full(shape, value), layout) for value in (1.0, 2.0))
     tensor, source = (placement.place(values, "float16", layout, 7.0, "cpu") for values in (one, two))
-    placement.overwrite(tensor, source)
-    assert np.array_equal(placement.to_float64(tensor), two)
+    contents.overwrite(tensor, source)
+    assert np.array_equal(contents.to_float64(tensor), two)
     if layout != "far":
         both = (t.as_strided((t.untyped_storage().nbytes() // 2,), (1,), 0) for t in (tensor, source))
         assert torch.equal(*both)
@@ -160,7 +160,7 @@ def test_far_rows_are_beyond_32_bits_and_cost_no_memory():
             values = np.arange(np.prod(shape)).reshape(shape) % 128.0
             tensor = placement.place(values, dtype, "far", np.nan, "cpu")
             assert (tensor.stride(), tensor.storage_offset()) == (where.strides, where.offset)
-            assert np.array_equal(placement.to_float64(tensor), values)
+            assert np.array_equal(contents.to_float64(tensor), values)
             assert float(tensor.as_strided((1,), (1,), 0)) == 0.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**17  # KiB: of some 100 GiB
     assert placement.applies("far", (placement.FAR_ROWS, 2))
@@ -178,63 +178,3 @@ def test_far_without_room_is_contiguous(monkeypatch, error):
     assert tensor.is_contiguous()
     assert tensor.storage_offset() >= placement.GUARD
     assert tensor.as_strided((1,), (1,), 0).item() == 7.0
-
-
-@pytest.mark.parametrize(
-    ("one", "two", "same"),
-    [
-        ((1.0, np.nan), (1.0, np.nan), True),
-        ((0.0, np.inf), (-0.0, np.inf), True),
-        ((1.0, np.inf), (1.0, -np.inf), False),
-        ((1.0, 2.0), (1.0, 2.0000002), False),
-        ((1.0, np.nan), (1.0, 2.0), False),
-    ],
-)
-def test_the_same_values_are_equal_numbers_and_nan(one, two, same):
-    assert placement.same_values(torch.tensor(one), torch.tensor(two)) is same
-
-
-@pytest.mark.parametrize(
-    "placed", [((1,), (0,)), ((1, 1), (0, 5)), ((2, 3), (1, 2)), ((2, 3), (0, 0)), ((0, 3), (3, 1))]
-)
-def test_bits_are_those_of_elements_with_any_strides(placed):
-    one = torch.tensor([0.0, 1.0, np.nan, 3.0, 4.0, 5.0]).as_strided(*placed)
-    assert placement.same_bits(one, one.clone())
-    assert placement.same_bits(one, -one) is not bool(one.numel())
-
-
-@pytest.mark.parametrize(("other", "same"), [(0.0, True), (1e-9, False), (-1e-300, False)])
-def test_the_same_values_are_equal_near_zero_too(other, same):
-    one, two = torch.zeros(1, dtype=torch.float64), torch.tensor([other], dtype=torch.float64)
-    assert placement.same_values(one, two) is same
-
-
-def test_a_tensor_beside_another_has_its_memory_and_a_count_of_its_own():
-    tensor = torch.arange(6.0, dtype=torch.float16).reshape(2, 3).t()[1:]
-    other = placement.beside(tensor)
-    assert (other.dtype, other.shape, other.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
-    assert other.data_ptr() == tensor.data_ptr()
-    before = other._version
-    tensor.add_(1)
-    assert torch.equal(other, tensor)
-    assert other._version == before
-    assert placement.beside(torch.ones(3, device="meta")).device.type == "meta"
-
-
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e4m3fn"])
-def test_the_name_of_a_type_is_that_of_torch(name):
-    assert placement.dtype_name(torch.empty(1, dtype=getattr(torch, name))) == name
-
-
-def test_values_are_read_where_they_are_wanted():
-    tensor = torch.tensor([[1.0, 2.0], [3.0, 0.1]], dtype=torch.float16).t()
-    here, there = placement.to_float64(tensor), placement.to_float64(tensor, "meta")
-    assert (here.dtype, here.tolist()) == (np.float64, tensor.double().tolist())
-    assert (there.tensor.device.type, there.dtype, there.shape) == ("meta", np.float64, (2, 2))
-    assert placement.to_float64(tensor, "cpu").tolist() == here.tolist()
-
-
-@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this torch has no packed type")
-def test_of_packed_values_the_bytes_are_read():
-    packed = torch.tensor([0x21, 0x43], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
-    assert placement.to_float64(packed).tolist() == [0x21, 0x43]

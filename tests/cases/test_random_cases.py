@@ -10,6 +10,7 @@ from verify_norm.cases import strategies
 from verify_norm.cases import values as values_of
 from verify_norm.cases.corner_lines import DROPOUTS, OUTPUT_SCALES, THIRD
 from verify_norm.core import geometry, ways
+from verify_norm.core.layouts import aliases
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import COTANGENTS, FAMILIES, WEIGHTS, CaseSpec
 from verify_norm.core.tensors import WEIGHT, X
@@ -37,7 +38,7 @@ def test_values_of_a_backward():
     assert values(specs, "dy_log2_scale") == {0, -12, 10, -60, 60}
     assert values(specs, "special") == {None, "nan", "inf", "-inf", "nan+inf"}
     assert values(specs, "special_at") == {"first", "middle", "last", "rows", "row"}
-    assert values(specs, "alias") == {"", *geometry.aliases(OPS["add_layernorm_bwd"])}
+    assert values(specs, "alias") == {"", *aliases(OPS["add_layernorm_bwd"])}
     seeds = [spec.seed for spec in specs]
     assert 2**15 < max(seeds) <= 2**16
     assert all(spec.batch == 0 or spec.batch > spec.shape[0] for spec in specs)
@@ -233,7 +234,7 @@ def test_how_often_a_choice_is_the_usual_one(monkeypatch):
     for usual, others, share in (
         ("random", COTANGENTS[1:], 13 / (12 + len(COTANGENTS))),
         ("random", WEIGHTS[1:], 7 / (6 + len(WEIGHTS))),
-        ("", geometry.aliases(op), 32 / 34),
+        ("", aliases(op), 32 / 34),
         (0, (7, 9), 30 / 32),
         (None, ("nan", "inf", "-inf", "nan+inf"), 8 / 9),
         (None, (8, 16, 64, 128, 256), 2 / 3),  # tiles

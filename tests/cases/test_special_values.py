@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from verify_norm.cases import make
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 
 def made(op, **fields):

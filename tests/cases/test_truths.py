@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from verify_norm.cases import make
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 
 @pytest.mark.parametrize(("weight", "dtype"), [(True, "float32"), (False, "bfloat16")])

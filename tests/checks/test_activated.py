@@ -8,7 +8,9 @@ from checking import ONE_WAY
 from norms import groupnorm
 from torch.nn import functional
 
-from verify_norm.core.spec import FURTHER, LAWS, CaseSpec, Contract, Kernel
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.spec import FURTHER, LAWS, CaseSpec
 from verify_norm.loading.registry import load
 
 MANY = tuple(name for name in FURTHER if name != "effects")  # which repeats the kernel most, and hangs on no data

@@ -15,10 +15,11 @@ from torch.nn import functional
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.core import ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.geometry import differentiable, thawed
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 

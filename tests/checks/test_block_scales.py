@@ -5,7 +5,9 @@ from functools import partial
 
 import pytest
 
-from verify_norm.core.spec import FURTHER, CaseSpec, Contract, Kernel
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.spec import FURTHER, CaseSpec
 from verify_norm.kernels.zoo import blocks
 
 LAWS = tuple(name for name in FURTHER if name not in ("effects", "memory", "honesty", "calls", "modes", "autograd"))

@@ -18,12 +18,14 @@ from torch.utils import _python_dispatch
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, calls
 from verify_norm.checks.relations import between, held
-from verify_norm.checks.relations.rerun import Difference
+from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core import ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, NoData, Tried
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
-from verify_norm.loading import modules
+from verify_norm.core.spec import CaseSpec
+from verify_norm.loading import module_calls
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
@@ -816,7 +818,7 @@ def test_parameters_are_written_in_each_way_and_then_after_an_evaluation(
         assert called == [{}]
     else:
         assert said == []
-        assert called == ([{}] * len(modules.WRITES) + evaluating if module else [{}, {"uncounted": True}])
+        assert called == ([{}] * len(module_calls.WRITES) + evaluating if module else [{}, {"uncounted": True}])
 
 
 def test_an_untrusted_kernel_is_not_called_by_two_threads():

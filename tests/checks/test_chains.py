@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from verify_norm.core.spec import FURTHER, CaseSpec, Contract, Kernel
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.spec import FURTHER, CaseSpec
 from verify_norm.kernels.zoo import rope
 
 MANY = tuple(name for name in FURTHER if name not in ("effects", "memory", "honesty"))

@@ -11,8 +11,9 @@ from verify_norm.cases import make
 from verify_norm.checks import condition as conditions
 from verify_norm.checks.condition import condition, of_finding, of_tally
 from verify_norm.core.finding import Condition, Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Place, Tally
 
 SPEC = CaseSpec((6, 10), offset=5.0, eps=0.5)

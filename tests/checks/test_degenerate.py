@@ -13,9 +13,11 @@ from verify_norm.cases import make
 from verify_norm.checks import CHECKS, degenerate
 from verify_norm.checks.degenerate import RULES, Compared, Rule
 from verify_norm.checks.relations.rerun import NearbyError
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, NoData
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo.stages import l2norm
 from verify_norm.running.execute import execute
 

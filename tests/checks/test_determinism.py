@@ -18,10 +18,12 @@ from verify_norm.checks import CHECKS, determinism, sums
 from verify_norm.checks.relations.equations import Equation
 from verify_norm.checks.relations.rerun import CROWDED, other_shape, rerun
 from verify_norm.core import packages
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case, Run
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load
 from verify_norm.running import delayed_inputs
 from verify_norm.running.execute import execute

@@ -10,9 +10,11 @@ from verify_norm.cases import make
 from verify_norm.checks import CHECKS, distribution
 from verify_norm.checks.distribution import excess
 from verify_norm.checks.relations.moments import Moments, moments
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, NoData, SmallestError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 TWO_PASS, LLAMA = Contract(variance="two_pass"), Contract(xhat="x")

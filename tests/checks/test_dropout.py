@@ -12,12 +12,14 @@ from verify_norm.auditing.fingerprint.rig import Feed, Rig
 from verify_norm.cases import corners, make
 from verify_norm.cases.corner_lines import DROPOUTS
 from verify_norm.checks import CHECKS
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import KERNEL_DTYPES
 from verify_norm.core.errors import FindingsError, UsageError
 from verify_norm.core.geometry import refusal
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.nearest import fit
 from verify_norm.core.ops import OPS, resolved
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.domain import refuse_only
 from verify_norm.loading.registry import load_directions
 from verify_norm.search.examine import examine

@@ -33,9 +33,11 @@ from verify_norm.cases import make
 from verify_norm.checks import CHECKS, effects
 from verify_norm.checks.relations import leaks, operators
 from verify_norm.core import ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, Tried
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running import captures, state
 from verify_norm.running.execute import execute

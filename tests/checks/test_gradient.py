@@ -16,10 +16,12 @@ from verify_norm.checks.relations.equations import Comparison, confidence
 from verify_norm.checks.relations.forward import Moved, expected_at, reference_at
 from verify_norm.checks.relations.rerun import NearbyError
 from verify_norm.core import judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding, NoData, SmallestError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 DTYPES = ("float32", "float16", "bfloat16")

@@ -12,10 +12,12 @@ from counted import run_of
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, hints
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load
 from verify_norm.running.execute import execute
 

@@ -18,14 +18,16 @@ from norms import layernorm
 from verify_norm.cases import make, placement
 from verify_norm.checks import CHECKS, honesty
 from verify_norm.core import ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, Note
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Called, Damage, Output, Run
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
-from verify_norm.running import execute, guards
+from verify_norm.running import argument_writes, execute
 from verify_norm.search.examine import examine
 from verify_norm.search.search import search
 
@@ -393,7 +395,7 @@ def test_an_argument_of_many_bytes_is_not_looked_at_again(monkeypatch):
     run.case.arguments["weight"][0] += 1
     size = run.case.arguments["weight"].untyped_storage().nbytes()
     for limit, found in ((size, ["weight"]), (size - 1, [])):
-        monkeypatch.setattr(guards, "LIMIT", limit)
+        monkeypatch.setattr(argument_writes, "LIMIT", limit)
         assert changed(run) == found
 
 

@@ -18,10 +18,11 @@ from verify_norm.checks.relations.equations import Equation
 from verify_norm.checks.relations.rerun import NearbyError
 from verify_norm.checks.relations.stages import stages, sum_error
 from verify_norm.checks.relations.symmetries import LAWS
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import FURTHER, CaseSpec, Contract
+from verify_norm.core.spec import FURTHER, CaseSpec
 
 DTYPES = ("float32", "float16", "bfloat16")
 VARIANTS = {"shift": 2}  # a shift by 2⁹ times the largest x

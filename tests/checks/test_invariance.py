@@ -13,10 +13,12 @@ from verify_norm.cases.corners import corners
 from verify_norm.cases.placement import placement
 from verify_norm.checks import CHECKS, invariance
 from verify_norm.checks.relations.rerun import taken
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, Observed
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected, Output
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels import KERNELS
 from verify_norm.loading.registry import load
 from verify_norm.running.execute import execute

@@ -9,11 +9,13 @@ from norms import layernorm_bwd
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, memory
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Damage, Run
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import FURTHER, CaseSpec, Contract, Kernel
+from verify_norm.core.spec import FURTHER, CaseSpec
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 from verify_norm.search.examine import examine

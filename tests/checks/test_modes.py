@@ -17,10 +17,12 @@ from verify_norm.cases import make
 from verify_norm.checks import CHECKS, modes
 from verify_norm.checks.modes import _cast
 from verify_norm.core import ways
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, NoData
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Output
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.ways import COMPILED
 from verify_norm.kernels.zoo import ZOO, groupnorm
 from verify_norm.kernels.zoo.cheats import honest

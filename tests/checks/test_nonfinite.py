@@ -14,9 +14,10 @@ from norms import groupnorm, layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, nonfinite
 from verify_norm.core import geometry
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.user_operators import operator
 
 INF = float("inf")

@@ -10,10 +10,12 @@ from counted import PLAIN, SPEC, TWO_PASS, N, X, case_of, run_of
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, degenerate, gradient, identities, sums
 from verify_norm.checks.relations.forward import Moved
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 
 LONG, WIDE = CaseSpec((512, 3)), CaseSpec((3, 512), weight=False, bias=False)
 

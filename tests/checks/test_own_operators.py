@@ -9,9 +9,10 @@ from checking import findings
 from hypothesis import given, settings
 
 from verify_norm.cases import corners, covering, make, strategies
-from verify_norm.core import geometry
+from verify_norm.core.contract import Contract
+from verify_norm.core.layouts import layout_of
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import FURTHER, CaseSpec, Contract
+from verify_norm.core.spec import FURTHER, CaseSpec
 from verify_norm.core.user_operators import operator
 from verify_norm.loading import gradients
 
@@ -220,7 +221,7 @@ def test_every_case_of_a_tensor_of_any_name_and_dimensions(name, dims, way):
     some = tuple(spec for spec in table if 0 < np.prod(spec.shape) < 2**9)[::6]
     made = covering.array(op, ("float32",), (), frozen=way == "bwd").rows
     few = [spec for spec in made if np.prod(spec.shape) < 2**12]
-    layouts = {geometry.layout_of(spec, name) for spec in few}
+    layouts = {layout_of(spec, name) for spec in few}
     assert layouts >= ({"contiguous"} if dims == "1" else {"contiguous", "every_other"})
     for spec in (*some, *few[::80]):
         assert not findings(run, replace(spec, further=()), op.name, **fields), spec

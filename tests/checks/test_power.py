@@ -14,11 +14,13 @@ from typer.testing import CliRunner
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, power
 from verify_norm.cli.app import app
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import SIGNS, Finding, SmallestError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.report.documents import load as load_report
 from verify_norm.running.execute import execute
 from verify_norm.search.search import search

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS, resolved
-from verify_norm.core.spec import FURTHER, CaseSpec, Contract, Kernel
+from verify_norm.core.spec import FURTHER, CaseSpec
 
 LAWS = tuple(name for name in FURTHER if name not in ("effects", "memory", "honesty", "calls", "modes", "autograd"))
 SPECS = (

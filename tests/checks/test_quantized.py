@@ -10,8 +10,10 @@ from checking import ONE_WAY
 from verify_norm.auditing.fingerprint.probing import fingerprint
 from verify_norm.cases.corner_lines import OUTPUT_SCALES
 from verify_norm.cases.corners import corners
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load
 
 VALUES = ("signature", "accuracy", "distribution", "statistics")

@@ -14,9 +14,11 @@ from norms import layernorm, layernorm_bwd, statistics
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, sums
 from verify_norm.checks.relations.stages import stages
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, OverProbable, SmallestError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 TALL, WIDE = CaseSpec((16384, 4)), CaseSpec((2, 65536))

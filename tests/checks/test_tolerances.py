@@ -35,10 +35,10 @@ from counted import (
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, degenerate, identities, modes
-from verify_norm.checks.relations import cotangents, given, rerun, second_order
+from verify_norm.checks.relations import cotangents, given, second_order, two_runs
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import Contract
 
 # What a check compares at one run: its output is off by so much in the first element.
 
@@ -114,7 +114,7 @@ def test_another_order_of_a_sum(output, contract, roundings, narrow, dtype):
     for share, found in ((0.95, not tolerance), (1.05, True)):
         error = one_off(case.expected[output].value.shape, share * (tolerance or 2.0**-40))
         runs = run_of(case, contract), run_of(case, contract, **{output: error})
-        assert bool(list(rerun.differences(*runs, ("once", "again")))) == found
+        assert bool(list(two_runs.differences(*runs, ("once", "again")))) == found
 
 
 @pytest.mark.parametrize(("partials", "lost"), [("float32", 2 * 2.0**-126), ("float16", 2.0**-25)])
@@ -123,7 +123,7 @@ def test_another_order_of_what_underflows(partials, lost):
     case = case_of(SPEC, "layernorm_bwd", contract, dy=0 * X)
     for share, found in ((0.95, False), (1.05, True)):
         runs = run_of(case, contract), run_of(case, contract, dbias=one_off((N,), share * 2 * ROWS * lost))
-        assert bool(list(rerun.differences(*runs, ("once", "again")))) == found
+        assert bool(list(two_runs.differences(*runs, ("once", "again")))) == found
 
 
 def test_the_bound_under_autocast():
@@ -137,7 +137,7 @@ def test_torch_compile_may_move_an_output_within_its_bound():
     case, tolerance = case_of(PLAIN, "layernorm_fwd"), (C2 + RHO + 3) * U
     for share, found in ((0.9, False), (1.1, True)):
         off = run_of(case, y=one_off(X.shape, -share * tolerance))
-        assert bool(list(rerun.beyond(run_of(case), off, ("usually", "compiled")))) == found
+        assert bool(list(two_runs.beyond(run_of(case), off, ("usually", "compiled")))) == found
 
 
 @pytest.mark.parametrize(("name", "roundings"), [("mean", 6), ("rstd", 6 + 2 * RHO + 2 * (C2 + RHO + 2))])

@@ -32,9 +32,10 @@ from verify_norm.checks import gradient, sums
 from verify_norm.checks.relations import forward, moments
 from verify_norm.checks.relations.equations import confidence
 from verify_norm.checks.relations.forward import Moved
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 # Sums of many terms by chance; a gradient beside its own forward; errors added up over an output.
 

@@ -10,9 +10,10 @@ from norms import rmsnorm
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, values
 from verify_norm.checks.relations.equations import compared
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract, Kernel
 from verify_norm.running.execute import execute
 
 FIFTH = slice(0, None, 5)  # of the corner table, with cases of each type

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 import verify_norm
 from verify_norm.cli.app import app
-from verify_norm.core.errors import UsageError
-from verify_norm.core.results import FindingsError
+from verify_norm.core.errors import FindingsError, UsageError
 from verify_norm.exhaustive import run as running
 
 FILE = Path(__file__).parent.parent / "support" / "pairs.py"

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from verify_norm.core.coverage import Seen
+from verify_norm.core.op import Tensor
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Tensor
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tensors import X
 
 ROWS, GROUPS = CaseSpec((4, 3, 8), normalized_ndim=2), CaseSpec((2, 12, 5), num_groups=4)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from verify_norm.core import excess, judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.excess import Excess, element, unlike
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected, Output
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 SPEC = CaseSpec((2, 3), "float16", frozen=("x",))
 TRUTH = Expected(np.zeros((2, 3)), np.zeros((2, 3)), "float16")

@@ -4,9 +4,9 @@ import doctest
 from dataclasses import replace
 
 import pytest
-import torch
 
 from verify_norm.core import geometry
+from verify_norm.core.layouts import layout_of, without_shared_memory
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 
@@ -29,35 +29,12 @@ def test_what_is_normalized_together(op, spec, affine, length):
     assert geometry.row_length(spec, OPS[op]) == length
 
 
-@pytest.mark.parametrize("shape", [(4,), (2, 3), (3, 1, 4), (0, 3), ()])
-def test_the_extent_is_the_storage_that_torch_needs(shape):
-    tensor = torch.empty_strided(shape, [7 * (i + 1) for i in range(len(shape))])
-    if tensor.numel():
-        assert geometry.memory_span(tensor.shape, tensor.stride()) * 4 == tensor.untyped_storage().nbytes()
-    else:
-        assert geometry.memory_span(tensor.shape, tensor.stride()) == 1
-
-
-@pytest.mark.parametrize(
-    ("special", "op", "words"),
-    [
-        ({}, None, ""),
-        ({"special": "nan"}, None, "nan in the first element of x"),
-        ({"special": "inf", "special_in": "dy", "special_at": "rows"}, "rmsnorm_bwd", "inf in every other row of dy"),
-        ({"special": "nan", "special_at": "last"}, "add_rmsnorm_bwd", "nan in the last element of residual_out"),
-        ({"special": "nan", "special_at": "middle"}, "rmsnorm_bwd", "nan in the middle element of x"),
-    ],
-)
-def test_a_special_value_and_its_place_in_words(special, op, words):
-    assert geometry.special_words(CaseSpec((2, 3), **special), op and OPS[op]) == words
-
-
 def test_what_a_spec_leaves_out_has_the_usual_value():
     spec = CaseSpec((2, 6, 5), "bfloat16", weight_dtype="float32", x_layout="far")
     groups, batch = OPS["groupnorm_fwd"], OPS["batchnorm_fwd"]
     assert geometry.groups(spec, groups) == 1
     assert [geometry.rows(spec, op) for op in (groups, batch)] == [2, 6]
-    assert [geometry.layout_of(spec, name) for name in ("x", "mean")] == ["far", "contiguous"]
+    assert [layout_of(spec, name) for name in ("x", "mean")] == ["far", "contiguous"]
     assert [geometry.input_dtype(t, spec) for t in groups.inputs] == ["bfloat16", "float32", "float32"]
 
 
@@ -114,7 +91,7 @@ def test_the_dimensions_before_those_that_are_normalized():
         "instancenorm_fwd": (1, 12),
     }
     shared = CaseSpec((2, 3), x_layout="scalar", dy_layout="expanded")
-    apart = geometry.without_shared_memory(shared, ("x", "mean"))
+    apart = without_shared_memory(shared, ("x", "mean"))
     assert apart == CaseSpec((2, 3), dy_layout="expanded")
     named = {name: geometry.differentiable(OPS[f"{name}_bwd"]) for name in ("rmsnorm", "add_layernorm")}
     assert named == {"rmsnorm": ["x", "weight"], "add_layernorm": ["x", "weight", "bias"]}
@@ -165,59 +142,9 @@ def test_what_a_row_of_one_element_settles(op, spec, same):
     assert {t.name for t in OPS[op].outputs if geometry.constant_output(t.name, spec, OPS[op])} == same
 
 
-ONE = CaseSpec((2, 3), alias="x:residual", x_layout="far")
-
-
-@pytest.mark.parametrize(
-    ("op", "spec", "written", "pair"),
-    [
-        ("add_rmsnorm_fwd", ONE, (), ("x", "residual")),
-        ("add_rmsnorm_fwd", ONE, ("weight",), ("x", "residual")),
-        ("add_rmsnorm_fwd", ONE, ("residual",), None),
-        ("add_rmsnorm_fwd", ONE, ("x",), None),
-        ("add_rmsnorm_fwd", replace(ONE, special="nan"), (), None),
-        ("add_rmsnorm_fwd", replace(ONE, alias=""), (), None),
-        ("rmsnorm_fwd", ONE, (), None),  # it has no residual
-        ("layernorm_fwd", CaseSpec((2, 3), alias="weight:bias"), (), ("weight", "bias")),
-        ("layernorm_fwd", CaseSpec((2, 3), alias="weight:bias", bias=False), (), None),
-    ],
-)
-def test_two_inputs_are_one_tensor_where_both_are_there_and_neither_is_written(op, spec, written, pair):
-    assert geometry.one_tensor(spec, OPS[op], written) == pair
-
-
-def test_two_inputs_that_are_one_tensor_have_the_layout_of_the_first():
-    op = OPS["add_rmsnorm_fwd"]
-    assert geometry.aliased(ONE, op) == replace(ONE, residual_layout="far")
-    assert geometry.aliased(ONE, OPS["rmsnorm_fwd"]) == ONE
-
-
 def test_a_case_is_repeated_once_and_only_to_its_batch():
     assert geometry.repeated(CaseSpec((4, 5, 6), batch=300)) == CaseSpec((300, 5, 6))
     assert geometry.repeated(CaseSpec((4, 512))) == CaseSpec((4, 512))
-
-
-@pytest.mark.parametrize(
-    ("op", "names"),
-    [
-        ("rmsnorm_bwd", ["dy", "x", "weight"]),  # no saved statistic
-        ("rmsnorm_fp8_fwd", ["x", "weight"]),  # its scale is a single number
-        ("modulate_rmsnorm_fwd", ["x", "weight", "scale", "shift"]),
-        ("batchnorm_fwd", ["x", "weight", "bias", "running_mean", "running_var"]),
-    ],
-)
-def test_which_inputs_may_hold_a_special_value(op, names):
-    assert geometry.specials(OPS[op]) == names
-
-
-def test_a_special_value_needs_an_input_with_elements():
-    spec = CaseSpec((0, 3), special="nan", special_in="scale")
-    assert geometry.refusal(spec, OPS["modulate_rmsnorm_fwd"]) == "a scale without elements holds no nan"
-    single = "a scale that is None or not used holds no nan"
-    assert geometry.refusal(replace(spec, shape=(2, 3)), OPS["rmsnorm_fp8_fwd"]) == single
-    assert geometry.special_lost(CaseSpec((2, 3), bias=False, special_in="bias")) is False  # there is none to lose
-    both = CaseSpec((2, 3), special="nan+inf", special_at="row")
-    assert geometry.special_words(both) == "nan and inf in all of the middle row of x"
 
 
 def test_a_users_own_operator_needs_all_that_it_has():
@@ -232,4 +159,4 @@ def test_frozen_inputs_stay_frozen_as_long_as_one_needs_a_gradient():
     assert geometry.thawed(all_of, ["x", "weight"]) == CaseSpec((2, 3))
     assert geometry.thawed(all_of, ["x", "weight", "bias"]) == all_of
     assert geometry.differentiable(OPS["rmsnorm_fwd"]) == []
-    assert geometry.layout_of(one, "scale_ub") == "contiguous"  # no field names its layout
+    assert layout_of(one, "scale_ub") == "contiguous"  # no field names its layout

@@ -3,10 +3,10 @@
 import pytest
 
 from verify_norm.core import known
-from verify_norm.core.contracts import allowed
+from verify_norm.core.contract import Contract
+from verify_norm.core.contract_fields import allowed
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract
 
 FWD, BWD = OPS["rmsnorm_fwd"], OPS["rmsnorm_bwd"]
 

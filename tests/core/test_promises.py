@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from verify_norm.core import promises, tensors
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.intervals import LARGEST
+from verify_norm.core.op import Tensor
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import LARGEST, Contract, Tensor
 from verify_norm.reference.arithmetic import Arithmetic
 
 

@@ -6,9 +6,9 @@ import pytest
 from reported import CUT, FINDING, IDLE, WHOLE, report
 
 from verify_norm.core.case_words import case
-from verify_norm.core.errors import Exit
+from verify_norm.core.errors import Exit, FindingsError
 from verify_norm.core.finding import Condition
-from verify_norm.core.results import FindingsError, worst_of
+from verify_norm.core.results import worst_of
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip

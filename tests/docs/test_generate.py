@@ -12,6 +12,7 @@ from typer.main import get_command
 import verify_norm
 from verify_norm.cli.app import app
 from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
 from verify_norm.core.known import NAMES
@@ -19,8 +20,8 @@ from verify_norm.core.only import CLAUSES
 from verify_norm.core.ops import OPS
 from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.results import Report
-from verify_norm.core.spec import FAMILIES, LAYOUTS, CaseSpec, Contract
-from verify_norm.loading.bind import ALIASES
+from verify_norm.core.spec import FAMILIES, LAYOUTS, CaseSpec
+from verify_norm.loading.argument_names import ALIASES
 from verify_norm.report.glossary import GLOSSARY
 from verify_norm.search.options import Options
 

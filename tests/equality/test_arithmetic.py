@@ -3,9 +3,11 @@
 import doctest
 
 from verify_norm.auditing.fingerprint.statement import CONTRACT_FIELDS, NAMES, Fingerprint, Statement, undecided
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.equality import arithmetic
 from verify_norm.equality.model import Difference, Element, Gap
 from verify_norm.equality.walk import Walk

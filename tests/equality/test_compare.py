@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 from pairs import rmsnorm, rmsnorm_bwd
 
-from verify_norm.core.errors import Exit, UsageError
-from verify_norm.core.results import FindingsError
+from verify_norm.core.contract import Contract
+from verify_norm.core.errors import Exit, FindingsError, UsageError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.equality import compare, onset, walk
 from verify_norm.equality.model import failures, per_type
 from verify_norm.equality.pair import Returned

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Output
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.equality.pair import Returned, called, gaps, judged
 from verify_norm.running.isolate import InProcess
 

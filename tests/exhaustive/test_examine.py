@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case, Expected, Output, Run
-from verify_norm.core.spec import Contract, Kernel
 from verify_norm.exhaustive import spaces
 from verify_norm.exhaustive.examine import _violations, outputs
 from verify_norm.exhaustive.model import Asked

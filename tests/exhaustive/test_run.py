@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from verify_norm.cases import make
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import Exit, UsageError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import Contract, Kernel
 from verify_norm.exhaustive import model, run, spaces
 from verify_norm.exhaustive.examine import examine
 from verify_norm.exhaustive.model import Choice

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from verify_norm.core.errors import UsageError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import Kernel
 from verify_norm.exhaustive import spaces
 from verify_norm.exhaustive.model import Choice
 from verify_norm.exhaustive.run import question

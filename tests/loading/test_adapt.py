@@ -11,9 +11,10 @@ from torch import nn
 from torch.nn import functional
 
 from verify_norm.cases import corners, make
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import registry
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute

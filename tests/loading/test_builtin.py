@@ -4,8 +4,8 @@ import doctest
 
 import pytest
 
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Kernel
 from verify_norm.loading import builtin
 from verify_norm.loading.builtin import BOTH, infer, missing
 

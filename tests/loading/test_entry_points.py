@@ -10,7 +10,8 @@ from verify_norm.loading.entry_points import registered
 from verify_norm.loading.registry import find, load, load_directions
 
 MODULE = """
-from verify_norm.core.spec import Contract, Kernel
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 
 def fused(x, weight, eps):
     return x
@@ -76,7 +77,7 @@ def test_a_decorated_callable_a_record_and_several(distribution):
 
 def test_a_kernel_without_a_direction_is_both(distribution):
     text = (
-        "import torch\nfrom verify_norm.core.spec import Kernel\n"
+        "import torch\nfrom verify_norm.core.kernel import Kernel\n"
         "def both(x, weight, eps):\n    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)\n"
         "both.__verify_norm__ = Kernel('', 'rmsnorm')\n"
     )

@@ -19,7 +19,7 @@ from verify_norm.checks import CHECKS
 from verify_norm.checks import check as entering
 from verify_norm.core import serial
 from verify_norm.core.check_names import CHECK_NAMES
-from verify_norm.pytest_plugin import parametrize_checks
+from verify_norm.pytest_plugin.marking import parametrize_checks
 from verify_norm.report import documents
 
 pytest_plugins = ["pytester"]

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 from runs import tally
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.coverage import Coverage
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Skip, Tally
 from verify_norm.core.ulp import UlpStats
 from verify_norm.pytest_plugin.verdicts import MORE, answer, line, regressions, summary

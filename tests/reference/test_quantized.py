@@ -7,8 +7,9 @@ import pytest
 from references import EPS, FLOAT32
 
 from verify_norm.cases import make
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.reference import layernorm, quantized, rmsnorm
 
 

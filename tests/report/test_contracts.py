@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from verify_norm.cases.allowance import allowances
+from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import two_digits
 from verify_norm.core.known import NAMES, STRICT
-from verify_norm.core.spec import Contract
 from verify_norm.report.contracts import show_contracts
 
 

@@ -7,9 +7,10 @@ import jsonschema
 import pytest
 from rich.console import Console
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.coverage import Coverage
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip
 from verify_norm.equality.model import (
     Arithmetic,

@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from verify_norm.core.spec import Contract
+from verify_norm.core.contract import Contract
 from verify_norm.core.tally import Tally
 from verify_norm.core.ulp import UlpStats
 from verify_norm.exhaustive.model import Asked, Element, Exhausted, Violation

@@ -11,11 +11,12 @@ from markdown_it import MarkdownIt
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint, Statement
 from verify_norm.auditing.model import Audit, Ladder, Rung, UlpReport
+from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.finding import Finding
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Skip, Tally
 from verify_norm.core.ulp import UlpStats
 from verify_norm.report import markdown

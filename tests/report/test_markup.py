@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Skip
 from verify_norm.report import markup, terminal
 

@@ -11,9 +11,9 @@ from documents import AUDIT, NOTHING, PASSING, REPORT
 from rich.console import Console
 
 from verify_norm.auditing.model import Rung
+from verify_norm.core.contract import Contract
 from verify_norm.core.coverage import Seen
 from verify_norm.core.proved import Proved
-from verify_norm.core.spec import Contract
 from verify_norm.core.tally import Skip
 from verify_norm.core.work import Compiled, Work
 from verify_norm.pytest_plugin.verdicts import summary

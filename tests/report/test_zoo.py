@@ -6,8 +6,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from verify_norm.core.finding import Finding
-from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.kernels.zoo import Example
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.spec import CaseSpec
+from verify_norm.kernels.zoo.example import Example
 from verify_norm.report.zoo import detecting, show_zoo
 from verify_norm.validation.policies import Verdict
 from verify_norm.validation.zoo import Outcome

@@ -8,8 +8,9 @@ import torch
 from fake_gpu import FakeGpu, OnGpu
 
 from verify_norm.cases import make
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running import delayed_inputs
 
 

@@ -10,7 +10,7 @@ from types import FunctionType, SimpleNamespace
 import pytest
 import torch
 
-from verify_norm.loading import modules
+from verify_norm.loading import module_calls
 from verify_norm.loading.registry import load_directions
 from verify_norm.running import growth
 
@@ -46,7 +46,7 @@ def test_containers_behind_our_own_functions():
     target = enclosing()
     target.__name__ = "rmsnorm"
     (kernel,) = load_directions(lambda x, weight, eps: target(x)[0], "rmsnorm_fwd")
-    assert ("plans", 2) in named(modules.Instance().serving(kernel.run))
+    assert ("plans", 2) in named(module_calls.Instance().serving(kernel.run))
 
 
 def test_nothing_of_other_packages():

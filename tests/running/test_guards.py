@@ -8,17 +8,14 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import make
 from verify_norm.cases.corners import corners
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.run import Damage
-from verify_norm.core.spec import Kernel
 from verify_norm.kernels.adapters import torch_native
 from verify_norm.loading.registry import load
-from verify_norm.running import guards
+from verify_norm.running import argument_writes, guards
 from verify_norm.running.execute import bound
 
 TRITON = (
@@ -115,28 +112,10 @@ def test_a_guarded_tensor_is_like_any_other(make):
         assert guarded.data_ptr() % 64 == 0
 
 
-@pytest.mark.parametrize(("more", "damaged"), [(64, 0), (-64, 64)])
-def test_an_argument_whose_storage_gets_another_size(more, damaged):
-    x = torch.ones(64)
-    given = guards.Arguments({"x": x})
-    x.untyped_storage().resize_(x.untyped_storage().nbytes() + more)
-    assert list(given.damage(())) == [Damage("x", "in", damaged, 0)] * bool(damaged)
-
-
 def test_the_norm_operators_of_torch_that_ran_are_known():
     with guards.PoisonEmpty(math.nan) as mode:
         torch.nn.functional.layer_norm(torch.ones(2, 4), (4,))
     assert mode.operators.names == ("aten::native_layer_norm",)
-
-
-def test_what_ends_where_another_begins_does_not_overlap_it_and_of_no_elements_nothing_does():
-    memory = torch.zeros(8)
-    assert list(guards.overlaps({"y": memory[:4], "z": memory[4:]}, {})) == []
-    assert list(guards.overlaps({"y": memory[4:], "z": memory[:4]}, {})) == []
-    assert guards._reach(memory[2:2]) == range(0)
-    assert guards._reach(torch.eye(3).to_sparse()) == range(0)
-    first = memory.data_ptr()
-    assert guards._reach(memory[1:7:2]) == range(first + 4, first + 4 + 5 * 4)
 
 
 def test_contents_are_kept():
@@ -181,10 +160,10 @@ def test_what_is_beside_a_tensor_that_grows_keeps_its_values():
 def test_what_is_huge_is_left_alone():
     with guards.PoisonEmpty(math.nan) as made:
         far = torch.empty_strided((2, 3), (2**31, 1), dtype=torch.float16)
-        large = torch.empty(guards.LIMIT + 1, dtype=torch.uint8)
+        large = torch.empty(argument_writes.LIMIT + 1, dtype=torch.uint8)
     assert far.isnan().all()  # its elements alone
     assert far.stride() == (2**31, 1)
-    assert large.numel() == guards.LIMIT + 1
+    assert large.numel() == argument_writes.LIMIT + 1
     assert list(made.damage({"y": far})) == []
 
 
@@ -327,128 +306,3 @@ def test_results_do_not_depend_on_the_guards(name):
         ]
     for spec in table if stock else table[::5]:
         assert results(kernel, spec, guarded=True) == results(kernel, spec, guarded=False), spec
-
-
-ROWS, PER_ROW, BYTES = 40, 208, 2  # of float16, behind and before a guard, with a gap behind each row
-STEP = PER_ROW + placement.WHOLE
-PLACES = {  # the index of the element in the storage that is written to: where it is, and how far off in elements
-    "the first": (placement.GUARD, "in", 0),
-    "the last": (placement.GUARD + (ROWS - 1) * STEP + PER_ROW - 1, "in", 0),
-    "beside the first": (placement.GUARD - 1, "before", 0),
-    "far before it": (0, "before", placement.GUARD - 1),
-    "behind the last": (placement.GUARD + (ROWS - 1) * STEP + PER_ROW, "after", 0),
-    "in the first gap": (placement.GUARD + PER_ROW, "between", 0),
-    "in the middle of the last gap": (placement.GUARD + (ROWS - 1) * STEP - 2, "between", 1),
-}
-
-
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("place", PLACES)
-def test_a_write_into_an_argument_is_found_where_it_is(place, whole, monkeypatch):
-    """Of a very large argument only the elements are compared. Those of one that may be overwritten may change."""
-    monkeypatch.setattr(guards, "LIMIT", guards.LIMIT if whole else 1)
-    at, where, off = PLACES[place]
-    values = np.ones((ROWS, PER_ROW))
-    given = {name: placement.place(values, "float16", "row_strided", math.nan, "cpu") for name in ("x", "y")}
-    before = guards.Arguments({**given, "eps": 1e-5})
-    assert list(before.damage(())) == []
-    given["y"].as_strided((1,), (1,), at).fill_(7.0)
-    seen = [Damage("y", where, BYTES, off * BYTES)] if whole or where == "in" else []
-    assert list(before.damage(())) == list(before.damage(("x",))) == seen
-    assert list(before.damage(("y",))) == ([] if where == "in" else seen)
-
-
-@pytest.mark.parametrize(("more", "seen"), [(0, True), (-1, False)])
-def test_of_an_argument_larger_than_the_limit_only_the_elements_are_compared(more, seen, monkeypatch):
-    """A write behind the first element is one element off the next own one, before it."""
-    memory = torch.zeros(9)
-    monkeypatch.setattr(guards, "LIMIT", 36 + more)
-    before = guards.Arguments({"x": memory[::4]})
-    memory[1] = 7
-    assert list(before.damage(())) == [Damage("x", "between", 4, 0)] * seen
-
-
-@pytest.mark.parametrize("place", range(3))
-def test_a_write_beside_an_argument_of_one_number(place):
-    memory = torch.zeros(3)
-    before = guards.Arguments({"x": memory[1]})
-    memory[place] = 7
-    assert list(before.damage(())) == [Damage("x", ("before", "in", "after")[place], 4, 0)]
-
-
-def test_outputs_that_lie_in_each_other_or_in_arguments_overlap():
-    x, y = torch.zeros(8), torch.zeros(8)
-    outputs = {"y": y[:4], "mean": y[3:5], "rstd": x[7:], "dx": torch.zeros(8), "dbias": None}
-    assert list(guards.overlaps(outputs, {"x": x, "eps": 1.0})) == [("mean", "y"), ("rstd", "x")]
-
-
-@st.composite
-def views(draw):
-    """Where a view of 256 bytes lies: its type, shape, strides and offset."""
-    dtype = draw(st.sampled_from([torch.uint8, torch.float16, torch.float64]))
-    room = 256 // dtype.itemsize
-    shape = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
-    strides = draw(st.tuples(st.integers(0, 6), st.integers(0, 3)))
-    extent = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-    assume(extent <= room)
-    return dtype, shape, strides, draw(st.integers(0, room - extent))
-
-
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
-@given(views(), views())
-def test_tensors_overlap_where_they_have_a_byte_in_common(first, second):
-    memory = torch.zeros(256, dtype=torch.uint8)
-    tensors = [
-        memory.view(dtype).as_strided(shape, strides, offset) for dtype, shape, strides, offset in (first, second)
-    ]
-    own = []
-    for tensor in tensors:  # its elements' bytes, one more dimension
-        size = tensor.element_size()
-        memory.zero_()
-        strides = [stride * size for stride in tensor.stride()]
-        memory.as_strided((*tensor.shape, size), (*strides, 1), tensor.storage_offset() * size).fill_(1)
-        own.append(memory.bool())
-    common = bool((own[0] & own[1]).any())
-    assert bool(list(guards.overlaps({"y": tensors[0]}, {"x": tensors[1]}))) == common
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides", "overlaps"),
-    [
-        ((3, 3), (5, 2), False),
-        ((4, 3), (2, 3), True),
-        ((4, 3), (3, 2), False),
-        ((3, 2), (2, 5), False),
-        ((2, 2, 2), (1, 3, 5), False),
-        ((2, 2, 2), (1, 2, 3), True),
-    ],
-)
-def test_elements_of_a_tensor_that_share_memory(shape, strides, overlaps, monkeypatch):
-    """A tensor that is too large to tell has none, as far as it is known."""
-    tensor = torch.zeros(64).as_strided(shape, strides)
-    assert guards.overlaps_itself(tensor) is overlaps
-    monkeypatch.setattr(guards, "COUNTED", tensor.numel())
-    assert guards.overlaps_itself(tensor) is overlaps
-    monkeypatch.setattr(guards, "COUNTED", tensor.numel() - 1)
-    assert guards.overlaps_itself(tensor) is False
-
-
-def test_tensors_that_are_misaligned_to_each_other_overlap_byte_by_byte():
-    memory = bytearray(4096)
-    first = torch.frombuffer(memory, dtype=torch.float32, count=40)[::2]
-    second = torch.frombuffer(memory, dtype=torch.float32, count=100, offset=1)[::2]
-    third = torch.frombuffer(memory, dtype=torch.uint8, count=200, offset=4)[::8]
-    assert list(guards.overlaps({"y": first}, {"x": second})) == [("y", "x")]
-    assert list(guards.overlaps({"y": first}, {"x": third})) == []
-
-
-def test_content_is_on_the_device_of_its_tensor():
-    for whole in (True, False):
-        assert guards.content(torch.empty(3, device="meta"), whole).device.type == "meta"
-
-
-def test_the_content_of_one_element_with_any_stride():
-    one = torch.arange(6.0)[::2][1:2]
-    assert one.stride() == (2,)
-    assert bytes(guards.content(one, whole=False).tolist()) == np.float32(2.0).tobytes()
-    assert guards.content(torch.arange(6.0)[::2], whole=False).numel() == 12

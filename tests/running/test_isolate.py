@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 from verify_norm.cases import corners
 from verify_norm.cli.app import app
 from verify_norm.core.errors import UsageError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import registry
 from verify_norm.report.documents import load as load_report
 from verify_norm.running import child, isolate, runners

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from verify_norm import testing
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import FindingsError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import blocks
 from verify_norm.running import packed
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verify_norm.core.spec import Kernel
+from verify_norm.core.kernel import Kernel
 from verify_norm.loading import functions, registry
 from verify_norm.running import isolate, runners
 from verify_norm.running.isolate import InProcess, Isolated

@@ -7,17 +7,19 @@ import pytest
 import torch
 from norms import layernorm_bwd, rmsnorm
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.coverage import Coverage
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Detectable, Skip
 from verify_norm.running.patience import LostError
 from verify_norm.scoring import reward as scored
 from verify_norm.scoring import timing
 from verify_norm.search import search
-from verify_norm.search.collector import make_report
+from verify_norm.search.reporting import make_report
 
 SPEC = CaseSpec((2, 8))
 KERNEL = Kernel("k.py:k", "rmsnorm_fwd", run=lambda x: x, target="k.py:k")

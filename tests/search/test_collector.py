@@ -10,10 +10,12 @@ from small_runs import rmsnorm_fwd, run
 from torch.nn import functional
 
 from verify_norm.cases import corners, placement
+from verify_norm.core.contract import Contract
 from verify_norm.core.geometry import row_length
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.search.search import replay, search
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from verify_norm.core.errors import UsageError
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.search import corpus
 
 RIGHT, WRONG = Kernel("right", "layernorm_fwd"), Kernel("wrong", "layernorm_fwd")

@@ -7,14 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from verify_norm.checks import CHECKS
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, SmallestError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip, Tally
 from verify_norm.core.work import Compiled, Work
 from verify_norm.running.isolate import InProcess
 from verify_norm.running.untrusted.runner import UNSEEN
-from verify_norm.search import collector
+from verify_norm.search import collector, reporting
 from verify_norm.search.collector import Collector
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.limits import Raised, wording
@@ -36,7 +38,7 @@ def reported(cases, **settings):
     for case in cases:
         state.enter(case)
     state.settle()
-    return state, state.report(state.findings.values(), 1.0, Work())
+    return state, reporting.report(state, state.findings.values(), 1.0, Work())
 
 
 def skips(report):
@@ -190,7 +192,7 @@ def test_only_what_raises_in_words_of_a_limit_is_excused():
 def test_what_a_run_is_has_its_place():
     state, _ = reported([])
     state.interrupted, state.ended, state.planned, state.corners, state.corners_done = True, "over", 7, 5, 3
-    report = state.report((), 2.0, Work(3), outside="N <= 8")
+    report = reporting.report(state, (), 2.0, Work(3), outside="N <= 8")
     assert (report.interrupted, report.seconds, report.work, report.outside) == (True, 2.0, Work(3), "N <= 8")
     coverage = report.coverage
     assert (coverage.ended, coverage.planned, coverage.corners, coverage.corners_done) == ("over", 7, 5, 3)
@@ -198,11 +200,11 @@ def test_what_a_run_is_has_its_place():
     entered = []
     state.pairs, state.possible = SimpleNamespace(met=6, enter=entered.append), 11
     state.enter(SEEN)
-    report = state.report((), 2.0, Work(), ("a diagnosis",))
+    report = reporting.report(state, (), 2.0, Work(), ("a diagnosis",))
     assert entered == [SEEN.spec]
     assert (report.coverage.pairs, report.coverage.possible) == (6, 11)
     assert (report.diagnoses, report.outside) == (("a diagnosis",), "")
-    assert state.report((), 2.0, Work()).diagnoses == ()
+    assert reporting.report(state, (), 2.0, Work()).diagnoses == ()
 
 
 def test_an_untrusted_run_names_its_seed_and_what_its_checks_do_not_see():
@@ -286,7 +288,7 @@ def test_the_limits_that_a_kernel_states_are_skips_with_their_cases():
     state, _ = reported([Examined(SPECS[0], problem=REASON), Examined(SPECS[1], problem=REASON)])
     state.raised.append(Raised(SPECS[0], "ValueError: no", ()))
     state.limits = {wording(REASON): "rows of 8 only"}
-    limits = [skip for skip in state.report((), 1.0, Work()).skipped if skip.limit]
+    limits = [skip for skip in reporting.report(state, (), 1.0, Work()).skipped if skip.limit]
     assert limits == [Skip("cases", "rows of 8 only", 2, limit=True)]
 
 
@@ -303,7 +305,7 @@ def test_a_report_says_of_which_kernel_it_is():
     kernel = Kernel("k", "rmsnorm_fwd", "a.py:k", "triton", contract=Contract(stats="bfloat16"), bind="x=a", only="N>8")
     settings = Settings(seed=3)
     state = Collector(kernel, settings, SimpleNamespace(isolated=False, note="none"))
-    report = state.report((), 1.0, Work())
+    report = reporting.report(state, (), 1.0, Work())
     for name in ("op", "target", "backend", "contract", "bind", "only"):
         assert getattr(report, name) == getattr(kernel, name)
     assert (report.settings, report.environment["isolation"]) == (settings, "none")
@@ -311,7 +313,7 @@ def test_a_report_says_of_which_kernel_it_is():
 
 def test_a_finding_about_values_has_its_condition(monkeypatch):
     found = []
-    monkeypatch.setattr(collector.condition, "condition", lambda kernel, *args: found.append((kernel.name, *args)))
+    monkeypatch.setattr(reporting.condition, "condition", lambda kernel, *args: found.append((kernel.name, *args)))
     reported([Examined(SPECS[0], findings=(replace(WRONG, index=(0, 1)),))])
     assert found == [("k", SPECS[0], "y", (0, 1))]
     reported([Examined(SPECS[1], tallies=(tally(worst=SPECS[1], index=(1, 2)),))])
@@ -387,6 +389,6 @@ def test_why_a_check_had_nothing_to_look_at(check, cases, only, isolated, said, 
     state = Collector(kernel, Settings(isolate=False), SimpleNamespace(isolated=isolated, note="here"))
     for case in cases:
         state.enter(case)
-    result = next(one for one in state.report((), 1.0, Work()).checks if one.name == check)
+    result = next(one for one in reporting.report(state, (), 1.0, Work()).checks if one.name == check)
     assert said in result.no_data
     assert result.offered is offered

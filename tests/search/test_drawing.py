@@ -11,10 +11,12 @@ import torch
 from norms import layernorm
 
 from verify_norm.cases import corners, strategies
+from verify_norm.core.contract import Contract
 from verify_norm.core.geometry import size
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.search import drawing as drawing_module
 from verify_norm.search.crew import Lane
 from verify_norm.search.drawing import EXPLORED, LARGE, LARGE_SHARE, MIDDLE, OTHERS, SMALL, Drawing, larger

@@ -10,14 +10,16 @@ from norms import layernorm_bwd
 from small_runs import run
 
 from verify_norm.cases import agreement, make
-from verify_norm.cases.placement import CrowdedError
+from verify_norm.cases.gpu_memory import CrowdedError
 from verify_norm.checks import CHECKS
 from verify_norm.checks.honesty import EXPECTED
 from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.patience import LostError
 from verify_norm.search import examine as examining
 from verify_norm.search.examine import NO_ROOM, Examined, examine, examine_in
@@ -467,7 +469,7 @@ def test_what_a_case_compiled_and_what_it_held_on_the_gpu(monkeypatch):
             """Take note of nothing."""
 
     monkeypatch.setattr(examining, "METER", Meter())
-    monkeypatch.setattr(examining.placement, "release", released.append)
+    monkeypatch.setattr(examining.gpu_memory, "release", released.append)
     got, _ = examined_by(monkeypatch, {"one": fake()})
     assert (got.compiled, released) == (7, ["cpu"])
     totals = iter((3, 10))
@@ -484,7 +486,7 @@ def test_a_full_gpu_is_no_broken_one(monkeypatch):
 
 def test_what_others_take_of_a_gpu_is_told_as_that(monkeypatch):
     asked: list = []
-    monkeypatch.setattr(examining.placement, "taken_by_others", lambda *args: asked.append(args) or True)
+    monkeypatch.setattr(examining.gpu_memory, "taken_by_others", lambda *args: asked.append(args) or True)
     ours = RuntimeError("CUDA error: unknown error\nSearch for it")
     with pytest.raises(CrowdedError, match=r"^RuntimeError: CUDA error: unknown error$"):
         examined_by(monkeypatch, {"one": fake(ours)})

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.search.examine import Examined
 from verify_norm.search.journal import Journal, path_of, source
 

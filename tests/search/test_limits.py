@@ -9,9 +9,10 @@ from small_runs import run
 from verify_norm.cases import corners
 from verify_norm.core import geometry
 from verify_norm.core.errors import Exit
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import LAYOUTS, CaseSpec, Kernel
+from verify_norm.core.spec import LAYOUTS, CaseSpec
 from verify_norm.loading.registry import load_directions
 from verify_norm.running.refusals import limits as kinds
 from verify_norm.search import limits, traits

@@ -5,10 +5,10 @@ import torch
 from pydantic import ValidationError
 
 from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.known import whole
 from verify_norm.core.settings import DEFAULTS, Seconds, Workers
-from verify_norm.core.spec import Contract
 from verify_norm.search import options
 from verify_norm.search.options import Options
 

@@ -8,9 +8,10 @@ import pytest
 
 from verify_norm.cases import corners, dispatch, models
 from verify_norm.core.dtypes import KERNEL_DTYPES
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.isolate import InProcess
 from verify_norm.search import planning
 from verify_norm.search.collector import Collector
@@ -139,7 +140,7 @@ def test_all_pairs_of_choices_meet_in_the_first_further_cases(device, gpu, monke
         return SimpleNamespace(rows=rows, pairs=77)
 
     monkeypatch.setattr(planning.covering, "array", array)
-    few, table = dispatch.array(OPS["rmsnorm_bwd"], ("float16",), 9), (CaseSpec((3, 3)),)
+    few, table = dispatch.tiny(OPS["rmsnorm_bwd"], ("float16",), 9), (CaseSpec((3, 3)),)
     settings = Settings(examples=len(few) + 3, seed=9, device=device, isolate=False)
     state = begun("rmsnorm_bwd", settings, autograd=True, **FITTED)
     found = planning.covering_cases(state, ("float16",), table)

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UnknownOpError, UsageError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import DEFAULTS, Seconds, Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import entry_points, nested, registry
 from verify_norm.running.interpreter import patch
 from verify_norm.running.isolate import NO_TARGET

@@ -15,10 +15,10 @@ from verify_norm.cases import make
 from verify_norm.cases.corners import corners
 from verify_norm.cli.app import app
 from verify_norm.core.errors import Exit, UsageError
-from verify_norm.core.geometry import memory_span
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.layouts import memory_span
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import Kernel
 from verify_norm.loading import registry
 from verify_norm.search import sanitize
 from verify_norm.search.sanitize import TOOLS

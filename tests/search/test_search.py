@@ -15,12 +15,14 @@ from norms import layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 from small_runs import rmsnorm_fwd, run
 
 from verify_norm.cases import corner_rows, models
+from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import Exit, UsageError
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import LAYOUTS, CaseSpec, Contract, Kernel
+from verify_norm.core.spec import LAYOUTS, CaseSpec
 from verify_norm.core.tally import Tally
 from verify_norm.core.ways import AUTOCAST
 from verify_norm.core.work import Compiled

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from verify_norm.cases import values
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Tally
 from verify_norm.running.isolate import InProcess
 from verify_norm.search import sweep

@@ -8,8 +8,9 @@ import norms
 
 from verify_norm.campaign.model import Outcome, Unit
 from verify_norm.campaign.plan import checked
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.search.search import replay
 
 FACTS = {"plan": {"examples": 10, "seed": 0}, "units": "abc", "versions": {"torch": "2"}}

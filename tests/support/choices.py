@@ -14,8 +14,10 @@ from verify_norm.cases.corner_lines import THIRD
 from verify_norm.cases.exploration import whatever_is_imported
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
+from verify_norm.core.layouts import layout_of
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import COTANGENTS, FAMILIES, FURTHER, LAYOUTS, WEIGHTS, CaseSpec, Special
+from verify_norm.core.specials import special_input
 from verify_norm.search.planning import table_of
 
 HINTS = get_type_hints(CaseSpec)
@@ -102,11 +104,11 @@ def chosen(spec, op, its_axes):
     found |= {(f"sign of {name}", (getattr(spec, name) > 0) - (getattr(spec, name) < 0))
               for name in ("offset", "log2_scale", "dy_log2_scale")}  # fmt: skip
     if spec.special:
-        found |= {("special_in", geometry.special_input(spec, op)), ("special_at", spec.special_at)}
+        found |= {("special_in", special_input(spec, op)), ("special_at", spec.special_at)}
     summed = any(tensor.name == "residual_out" for tensor in op.inputs)
-    x = geometry.layout_of(spec, "residual_out" if summed else "x")
+    x = layout_of(spec, "residual_out" if summed else "x")
     for tensor in op.inputs:
-        layout = geometry.layout_of(spec, tensor.name)
+        layout = layout_of(spec, tensor.name)
         shape = geometry.shape_of(tensor, spec, op)
         if getattr(spec, tensor.name, True) and (layout == "contiguous" or placement.applies(layout, shape)):
             found.add((f"{tensor.name}_layout", layout))

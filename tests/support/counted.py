@@ -6,10 +6,12 @@ import numpy as np
 
 from verify_norm.cases import make
 from verify_norm.core import judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Output, Run
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 
 DTYPES = ("float32", "float16", "bfloat16")
 U = 2.0**-24

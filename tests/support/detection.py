@@ -5,7 +5,7 @@ from verify_norm.checks import CHECKS
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.kernels.zoo import Example
+from verify_norm.kernels.zoo.example import Example
 from verify_norm.loading import functions, registry
 from verify_norm.search.examine import examine
 from verify_norm.validation.zoo import explains

@@ -1,6 +1,7 @@
 """The findings of each direction of a callable on one case, for tests of loading."""
 
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.contract import Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
 from verify_norm.search.examine import examine
 

@@ -5,11 +5,12 @@ from math import inf, nan
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint, Statement, undecided
 from verify_norm.auditing.model import Audit, Averages, Heat, Ladder, Rung, UlpReport, WorstCase
+from verify_norm.core.contract import Contract
 from verify_norm.core.coverage import Coverage, Seen
 from verify_norm.core.finding import Condition, Finding
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Detectable, Place, Skip, Tally
 from verify_norm.core.ulp import UlpStats
 

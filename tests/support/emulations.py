@@ -5,9 +5,10 @@ from functools import partial
 import numpy as np
 import torch
 
-from verify_norm.cases.placement import to_float64
+from verify_norm.cases.contents import to_float64
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.spec import Contract, Kernel
+from verify_norm.core.kernel import Kernel
 
 RANDOM = np.random.default_rng(0)
 

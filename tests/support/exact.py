@@ -5,11 +5,13 @@ from functools import partial
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import contents, make, placement
 from verify_norm.core import ops, promises
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
 from verify_norm.validation.policies import eager
 
@@ -26,11 +28,11 @@ def _run(name):
     def run(**given):
         tensors = {key: value for key, value in given.items() if isinstance(value, torch.Tensor)}
         dtype, weight_dtype = (
-            next((placement.dtype_name(tensors[one]) for one in names if one in tensors), None)
+            next((contents.dtype_name(tensors[one]) for one in names if one in tensors), None)
             for names in (("x", "residual_out"), ("weight", "running_mean", "x", "residual_out"))
         )
         kinds = {out.name: promises.output_dtype(out, Contract(), dtype, weight_dtype) for out in op.outputs}
-        offered = given | {key: placement.to_float64(tensor) for key, tensor in tensors.items()}
+        offered = given | {key: contents.to_float64(tensor) for key, tensor in tensors.items()}
         with np.errstate(all="ignore"):
             found = make.call(op.reference, offered | promises.roundings(Contract(), dtype, kinds[op.outputs[0].name]))
         rounded = {out.name: _rounded(value, kinds[out.name]) for out, value in zip(op.outputs, found, strict=True)}

@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from hypothesis import strategies as st
 
 from verify_norm.auditing.fingerprint.statement import Tree
-from verify_norm.core.spec import Pair
+from verify_norm.core.contract import Pair
 
 Given = Mapping[tuple[type, str], st.SearchStrategy[Any]]  # a field of a class, which takes these values only
 VALUES: dict[Any, tuple[Any, ...]] = {  # few of each type: a document has thousands, and Hypothesis bounds its choices

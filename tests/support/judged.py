@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from verify_norm.core.spec import Kernel
+from verify_norm.core.kernel import Kernel
 from verify_norm.loading import registry
 from verify_norm.validation.policies import Verdict
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from verify_norm.core.spec import Kernel
+from verify_norm.core.kernel import Kernel
 from verify_norm.running.patience import LostError
 from verify_norm.running.untrusted import runner, wire
 from verify_norm.running.untrusted.arena import Arena, Slot

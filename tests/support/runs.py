@@ -7,11 +7,13 @@ import torch
 
 from verify_norm.auditing.model import Audit, Ladder, Rung
 from verify_norm.auditing.survey import survey, typical
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Tally
 from verify_norm.core.ulp import UlpStats
 from verify_norm.report.compare.compare import compare

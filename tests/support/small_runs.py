@@ -2,8 +2,8 @@
 
 import torch
 
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import Kernel
 from verify_norm.search.search import search
 
 # As sitecustomize.py on the import path of another process: its searches run the first corner cases alone.

@@ -14,10 +14,10 @@ from verify_norm.auditing.model import LOST, Audit, Heat, Hunt, UlpReport
 from verify_norm.auditing.survey import heat, survey, typical
 from verify_norm.cases import make
 from verify_norm.core.errors import UsageError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import Kernel
 from verify_norm.core.tally import Skip
 from verify_norm.running.execute import execute
 from verify_norm.running.patience import LostError, Time

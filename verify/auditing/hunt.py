@@ -24,9 +24,10 @@ from verify_norm.cases.corners import corners
 from verify_norm.cases.exploration import MOST, explore
 from verify_norm.core import geometry, judge, packages
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case
-from verify_norm.core.spec import SHARED, CaseSpec, Kernel
+from verify_norm.core.spec import SHARED, CaseSpec
 from verify_norm.running.execute import execute
 
 ELEMENTS = {"cpu": 2**11, "cuda": 2**17}  # of x; small, because many cases find more than large ones

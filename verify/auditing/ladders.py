@@ -13,9 +13,11 @@ from verify_norm.auditing.model import Ladder, Rung
 from verify_norm.cases import make
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case, Expected, Run
-from verify_norm.core.spec import CaseSpec, Kernel, Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 SECONDS = 2.0  # in the kernel: a ladder ends with the step that takes longer

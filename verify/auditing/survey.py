@@ -15,9 +15,11 @@ from verify_norm.checks.relations.moments import Moments, moments
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.judge import worst
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected, Output, Run
-from verify_norm.core.spec import CaseSpec, Kernel, Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Tally
 from verify_norm.running.execute import execute
 

@@ -22,8 +22,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from verify_norm.campaign.model import Unit
 from verify_norm.core.errors import UsageError, quoted
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Seconds
-from verify_norm.core.spec import Kernel
 from verify_norm.search.options import Options, Strict, explained, split
 
 if sys.version_info >= (3, 11):

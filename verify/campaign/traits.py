@@ -10,8 +10,9 @@ from verify_norm.campaign.comparison import BITS, NONE
 from verify_norm.cases import make
 from verify_norm.cases.corners import corners
 from verify_norm.core.errors import one_line
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 from verify_norm.running.patience import LostError, Time
 from verify_norm.running.runners import runner

@@ -7,10 +7,11 @@ import numpy as np
 from verify_norm.cases import make
 from verify_norm.cases.device_array import in_memory, on_device
 from verify_norm.core import judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 ALLOWED = 1e-3  # of the bound on an element's error
 SHAPES = {"rows": (64, 257), "groups": (4, 12, 33), "channels": (16, 5, 37)}

@@ -6,9 +6,10 @@ import numpy as np
 
 from verify_norm.cases import make
 from verify_norm.core import judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 SHAPES = {"rows": (64, 1024), "groups": (2, 32, 64), "channels": (64, 32, 16)}
 

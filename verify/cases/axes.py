@@ -24,8 +24,11 @@ from verify_norm.cases.corners import exponent, frozen_alike
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import ROTARY, aliases, layout_of, layouts_drawn, one_tensor, shape_of, specials
-from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
+from verify_norm.core.geometry import ROTARY, shape_of
+from verify_norm.core.layouts import aliases, layout_of, layouts_drawn, one_tensor
+from verify_norm.core.op import Op, Tensor
+from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
+from verify_norm.core.specials import specials
 
 Read = Callable[[CaseSpec], str | None]
 Ways = Mapping[str, Sequence[Any]]

@@ -25,8 +25,10 @@ from verify_norm.cases.corner_lines import (
 )
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import aliased, aliases, differentiable, layouts_drawn, needed, refusal, row_length
-from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
+from verify_norm.core.geometry import differentiable, needed, refusal, row_length
+from verify_norm.core.layouts import aliased, aliases, layouts_drawn
+from verify_norm.core.op import Op
+from verify_norm.core.spec import LAYOUTS, CaseSpec, Special
 
 ROTARIES: tuple[Literal["full", "half", "quarter"], ...] = ("full", "half", "full", "quarter")
 AT_EVERY_SIZE = ("memory", "determinism", "batch_invariance")  # further runs whose bugs have thresholds of size

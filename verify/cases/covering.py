@@ -20,8 +20,10 @@ from verify_norm.cases.axes import HIDING, Axis, axes
 from verify_norm.cases.corners import scaled
 from verify_norm.cases.sizes import classes, shaped
 from verify_norm.core import ways
-from verify_norm.core.geometry import aliased, differentiable, refusal, row_length, thawed
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.geometry import differentiable, refusal, row_length, thawed
+from verify_norm.core.layouts import aliased
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 ELEMENTS = 2**17  # of x: a case in which two values meet need not be larger
 TRIES = 4  # cases made for a pair, of which the best is taken

@@ -12,7 +12,8 @@ from typing import Any
 
 from verify_norm.cases.corner_lines import STATISTICS
 from verify_norm.core.geometry import needed, refusal
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 STRENGTH, LARGE_STRENGTH = 4, 3
 EPS = 0.03  # no kernel's own: a path that has one of its own shows, in 16 bits too
@@ -29,7 +30,7 @@ LARGE_CHANNELS = ((1030, 18, ()), (2, 6, (65, 66)), (3, 262, (4, 6)), (66, 44, (
 
 
 @cache
-def array(op: Op, dtypes: tuple[str, ...], seed: int = 0) -> tuple[CaseSpec, ...]:
+def tiny(op: Op, dtypes: tuple[str, ...], seed: int = 0) -> tuple[CaseSpec, ...]:
     """Return the tiny cases; the same arguments give the same ones, and another seed gives them other data."""
     return _covering(op, _axes(op, dtypes), STRENGTH, seed)
 

@@ -1,32 +1,25 @@
-"""The values of a case's inputs: families of data, each tensor from its own random stream."""
+"""The values of a case's inputs: each tensor from its own random stream."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
-import torch
 
 from verify_norm.cases import placement
 from verify_norm.cases.device_array import in_memory, on_device
+from verify_norm.cases.families import SPREAD, keep_axes, masked, noise
 from verify_norm.cases.random import Random
+from verify_norm.cases.special_values import special_values
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.geometry import (
-    groups,
-    input_dtype,
-    layout_of,
-    position_shape,
-    row_length,
-    sample_shape,
-    shape_of,
-    special_input,
-)
-from verify_norm.core.spec import FAMILIES, CaseSpec, Op, Tensor
+from verify_norm.core.geometry import input_dtype, leads, position_shape, sample_shape, shape_of
+from verify_norm.core.layouts import layout_of
+from verify_norm.core.op import Op, Tensor
+from verify_norm.core.spec import FAMILIES, CaseSpec
+from verify_norm.core.specials import special_input
 
 BOUNDED = 300.0  # scale_ub at a scale of 1: above all |z|; at one of 100 it is in the midst of the largest of rows
 CANCELLED = 2**14  # elements of x: so many or fewer, a residual is −x in some of them
-SPREAD = 20  # log2 of how far rows, groups or channels differ in mean and scale, and weights of wide data
 
 
 def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | None:
@@ -62,13 +55,13 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
     elif one.role == "cotangent":
         values = np.ldexp(_cotangent(spec, op, one, rng), spec.dy_log2_scale)
     else:
-        values = _family(spec.data, spec, op, rng)
+        values = noise(spec.data, spec, op, rng)
         values = np.ldexp(values + spec.offset if spec.offset else values, spec.log2_scale)  # −0 + 0 is 0
         if one.name == "residual" and prod(spec.shape) <= CANCELLED:
             values = _cancelling(spec, op, values, device)
     values = placement.shared(form.round(np.clip(values, -form.largest, form.largest)), layout)
     if spec.special and one.name == special_input(spec, op):
-        for number, marks in _special_values(spec, placement.distinct(values.shape, layout)):
+        for number, marks in special_values(spec, placement.distinct(values.shape, layout)):
             values = np.where(marks, number, values)
     return values if device is None else on_device(values, device)
 
@@ -129,7 +122,7 @@ def _each_eighth(shape: tuple[int, ...], place: int) -> Any:
 
 def _rows(spec: CaseSpec, op: Op, place: int) -> Any:
     """Return `_each_eighth` of the rows, or samples, so that it broadcasts against x."""
-    outer = spec.shape[: len(_outer(spec, op))]
+    outer = spec.shape[: leads(spec, op)]
     return _each_eighth(outer, place).reshape(outer + (1,) * (len(spec.shape) - len(outer)))
 
 
@@ -143,7 +136,7 @@ def _cancelling(spec: CaseSpec, op: Op, residual: Array, device: Any) -> Array:
 def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
     """Return dy, or dresidual_out: random, so what is passed on of zero rows shows, but 0 with initial weights."""
     if one.name == "dy" and spec.dy_data in FAMILIES:
-        return _family(spec.dy_data, spec, op, rng)
+        return noise(spec.dy_data, spec, op, rng)
     values = rng.standard_normal(spec.shape)
     if one.name != "dy":
         return values * (spec.weight_data != "initial")
@@ -151,15 +144,15 @@ def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
         return values
     if spec.dy_data == "one":
         return np.ones(spec.shape)
-    rows = _outer(spec, op)
+    rows = range(leads(spec, op))
     of_weight = range(len(rows), len(spec.shape) if op.view == "rows" else 2)
-    columns = _keep_axes(spec.shape, of_weight)
+    columns = keep_axes(spec.shape, of_weight)
     if spec.dy_data == "zero_rows":
-        return np.where(_masked(_keep_axes(spec.shape, rows), rng) & ~_picked(spec.shape, len(rows)), 0.0, values)
+        return np.where(masked(keep_axes(spec.shape, rows), rng) & ~_picked(spec.shape, len(rows)), 0.0, values)
     length = prod(columns)
     if op.view == "rows" and length >= 48 and length % 8 == 0:  # whole tiles, as of a part of y
         return np.where((np.arange(length) // _tile(length) % 3 == 1).reshape(columns), 0.0, values)
-    return np.where(_masked(columns, rng), 0.0, values)
+    return np.where(masked(columns, rng), 0.0, values)
 
 
 def _tile(length: int) -> int:
@@ -171,134 +164,3 @@ def _picked(shape: tuple[int, ...], outer: int) -> Any:
     """Return the one element of every fifth row or sample that a gradient has which picks elements, as a loss does."""
     row, place = np.ogrid[: prod(shape[:outer]), : prod(shape[outer:])]
     return ((row % 5 == 2) & (place == row * 7 % max(place.size, 1))).reshape(shape)
-
-
-def _masked(shape: Sequence[int], rng: Random) -> Any:
-    """Return a mask, True for about half: for the first element, and not for the last of several."""
-    mask = rng.few.random(shape) < 0.5
-    mask.flat[-1:], mask.flat[:1] = False, True
-    return mask
-
-
-def _special_values(spec: CaseSpec, shape: tuple[int, ...]) -> list[tuple[float, Any]]:
-    """Return each special value, and where an input with elements of this shape holds it; a later one counts."""
-    marks = _special_places(spec, shape)
-    if spec.special != "nan+inf":
-        return [(float(str(spec.special)), marks)]
-    nan, turn = marks.copy(), np.arange(shape[-1]) % 2
-    if spec.special_at == "row":
-        nan &= turn == 0
-    elif spec.special_at == "rows":
-        nan[2::4] = False
-    return [(np.inf, marks | np.roll(marks, 1, -1)), (np.nan, nan)]
-
-
-def _special_places(spec: CaseSpec, shape: tuple[int, ...]) -> Any:
-    """Return True where `special_at` says, False elsewhere."""
-    marks = np.zeros(shape, bool)
-    if spec.special_at == "rows":
-        rows = marks.reshape(shape[0], -1)
-        index = np.arange(0, len(rows), 2)
-        rows[index, index * rows.shape[1] // len(rows)] = True  # each at another place
-    elif spec.special_at == "row":
-        marks[shape[0] // 2] = True
-    else:
-        place = {"first": lambda n: 0, "middle": lambda n: n // 2, "last": lambda n: n - 1}[spec.special_at]
-        marks[tuple(map(place, shape))] = True
-    return marks
-
-
-def _relative_place(spec: CaseSpec, op: Op) -> Array:
-    """Return the place of each element of x, from 0 to 1, among those normalized with it, in the shape of x."""
-    n, shape = row_length(spec, op), spec.shape
-    if op.view == "channels":
-        space = prod(shape[2:])
-        place = np.add.outer(np.arange(shape[0]) * space, np.arange(space))[:, None]
-        place = np.broadcast_to(place, (*shape[:2], space))
-    else:
-        place = np.arange(prod(shape)) % max(n, 1)
-    return ((place + 0.5) / max(n, 1)).reshape(shape)
-
-
-def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
-    """Return the data of a family in the shape of x, as float64, before offset and scale."""
-    shape = spec.shape
-    if data == "heavy":  # Student's t with two degrees of freedom: without a variance, a few values dominate
-        return rng.heavy(shape)
-    if data == "channel":  # one channel a thousand times larger, as in activations of large language models
-        noise = rng.standard_normal(shape)
-        axis = -1 if op.view == "rows" else 1
-        channel = int(rng.few.integers(max(shape[axis], 1)))
-        scale = np.where(np.arange(shape[axis]) == channel, 1000.0, 1.0)
-        return noise * np.moveaxis(scale.reshape(-1, *(1,) * (len(shape) - 1)), 0, axis)
-    if data == "constant":  # one value in every row, sample or channel: the variance is 0
-        one = rng.standard_normal(_keep_axes(shape, (1,) if op.view == "channels" else _outer(spec, op)))
-        return np.array(np.broadcast_to(one, shape))
-    if data == "alternating":  # +1, −1, …: the largest sums that cancel
-        return np.where(np.arange(prod(shape)) % 2, -1.0, 1.0).reshape(shape)
-    if data in ("sorted", "ramp", "steps"):
-        place = _relative_place(spec, op)  # running sums and means of ordered data lose the most
-        if data == "sorted":
-            ordered: Array = torch.special.ndtri(torch.from_numpy(place)).numpy()
-        else:
-            ordered = 2 * place if data == "ramp" else np.floor(8 * place) / 4
-        return ordered + rng.standard_normal(shape) / 64
-    if data == "uneven":
-        scale, mean = _uneven(spec, op, rng)
-        return scale * (mean + rng.standard_normal(shape))
-    if data == "zero":
-        return np.zeros(shape)
-    if data == "padded":  # some rows, groups or channels are −0, or constant where there is an offset; a part of others
-        zeros, level = _parts(spec, op)
-        mask = _per_channel(_masked(_statistics_shape(spec, op), rng), spec, op) | zeros
-        return np.where(mask, -0.0, rng.standard_normal(shape) + level)
-    if data == "integers":  # exact in every format, with ties, and zeros of both signs
-        return rng.integers(0, 9, shape) * np.copysign(1.0, rng.standard_normal(shape))
-    return rng.standard_normal(shape)
-
-
-def _parts(spec: CaseSpec, op: Op) -> tuple[Any, Any]:
-    """Return where rows have zeros, and the mean of what is left: a kernel may take a part of a row for all of it.
-
-    Every third row begins with zeros: a vector of 16 bytes, of a longer row a block of 128 elements. The half of these
-    are at another level behind them. As many long rows end with zeros, a half of them.
-    """
-    length = row_length(spec, op) if op.view == "rows" else 0
-    if not length:
-        return np.zeros((1,) * len(spec.shape), bool), 0.0
-    row, place = np.ogrid[: prod(spec.shape) // length, :length]
-    first = (row % 3 == 1) & (place < (128 if length >= 256 else min(8, length - 1)))
-    last = (row % 6 == 2) & (place >= (length + 1) // 2) & (length >= 16)
-    level = np.where(row % 6 == 4, 100.0, np.where(row % 6 == 2, 3.0, 0.0)) * (length >= 16)
-    return (first | last).reshape(spec.shape), np.broadcast_to(level, first.shape).reshape(spec.shape)
-
-
-def _uneven(spec: CaseSpec, op: Op, rng: Random) -> tuple[Array, Array]:
-    """Return the scale, and the mean in units of it, of every row, group or channel; both broadcast against x."""
-    shape = _statistics_shape(spec, op)
-    powers = np.rint(np.linspace(-SPREAD / 2, SPREAD / 2, prod(shape)))
-    scale, mean = np.exp2(rng.few.permutation(powers)).reshape(shape), rng.few.choice((-8.0, 0.0, 8.0), shape)
-    return _per_channel(scale, spec, op), _per_channel(mean, spec, op)
-
-
-def _statistics_shape(spec: CaseSpec, op: Op) -> list[int]:
-    """Return how many rows, groups or channels are normalized, as a shape of x's rank."""
-    shape = _keep_axes(spec.shape, {"rows": _outer(spec, op), "groups": (0, 1), "channels": (1,)}[op.view])
-    if op.view == "groups":
-        shape[1] = groups(spec, op)
-    return shape
-
-
-def _per_channel(values: Array, spec: CaseSpec, op: Op) -> Array:
-    """Return the values of groups repeated for each of their channels; those of rows and channels broadcast already."""
-    return np.repeat(values, spec.shape[1] // values.shape[1], 1) if op.view == "groups" else values
-
-
-def _outer(spec: CaseSpec, op: Op) -> range:
-    """Return the axes of x that count rows, or samples."""
-    return range(len(spec.shape) - spec.normalized_ndim if op.view == "rows" else 1)
-
-
-def _keep_axes(shape: tuple[int, ...], axes: Collection[int]) -> list[int]:
-    """Return the shape with these axes alone; the others have size 1."""
-    return [n if axis in axes else 1 for axis, n in enumerate(shape)]

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeVar
 from zlib import crc32
 
 from verify_norm.core import ways
-from verify_norm.core.spec import FURTHER, LAWS, CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import FURTHER, LAWS, CaseSpec
 
 T = TypeVar("T")
 EVERYTHING: dict[str, Any] = {

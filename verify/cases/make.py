@@ -11,10 +11,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from verify_norm.core import geometry, ops, promises
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.known import overwritten
+from verify_norm.core.layouts import layout_field, layout_of, one_tensor
+from verify_norm.core.op import Op, Tensor
 from verify_norm.core.run import Case, Expected
-from verify_norm.core.spec import SHARED, CaseSpec, Contract, Op, Tensor
+from verify_norm.core.spec import SHARED, CaseSpec
 from verify_norm.reference.statistics_rounding import Given
 
 Exact = Mapping[str, Array | None]
@@ -49,7 +52,7 @@ def exact_inputs(spec: CaseSpec, op: Op, device: str = "cpu") -> dict[str, Array
     if refused is not None:
         raise ValueError(refused)
     judge = judge_of(spec, op, device)
-    pair = geometry.one_tensor(spec, op)
+    pair = one_tensor(spec, op)
     drawn = [tensor for tensor in op.inputs if tensor.role != "saved" and (pair is None or tensor.name != pair[1])]
     exact = {tensor.name: draw.tensor(spec, op, tensor, judge) for tensor in drawn}
     if pair is not None:
@@ -101,9 +104,9 @@ def build(
     wanted: dict[str, tuple[Any, str, str]] = {}
     for tensor in op.inputs:
         values, dtype = exact[tensor.name], geometry.input_dtype(tensor, spec)
-        layout = geometry.layout_of(spec, tensor.name)
+        layout = layout_of(spec, tensor.name)
         if values is not None:
-            own = op.user_defined and geometry.layout_field(tensor.name) == "other_layout"  # a forward's own statistic
+            own = op.user_defined and layout_field(tensor.name) == "other_layout"  # a forward's own statistic
             if tensor.role == "saved" and (own or (layout in SHARED and (values != values.flat[:1]).any())):
                 layout = "contiguous"
             wanted[tensor.name] = values, dtype, layout
@@ -116,7 +119,7 @@ def build(
 
 def _one_tensor(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> tuple[str, str]:
     """Return the two inputs that are one tensor, where they have one array of values; else no names."""
-    pair = geometry.one_tensor(spec, op, [argument for _, argument in overwritten(contract)])
+    pair = one_tensor(spec, op, [argument for _, argument in overwritten(contract)])
     return pair if pair is not None and exact[pair[0]] is exact[pair[1]] else ("", "")
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 from math import prod
 
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases.device_array import UNKNOWN, DeviceArray, apart
+from verify_norm.cases.device_array import apart
+from verify_norm.cases.gpu_memory import kept
 from verify_norm.cases.transfer import sent
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.geometry import memory_span
+from verify_norm.core.layouts import memory_span
 
 GAP = 3  # elements: an odd gap, in which rows lose their alignment
 WHOLE = 64  # elements: a gap in which they keep it
@@ -25,14 +26,6 @@ BEYOND = 2**16  # elements: an offset that 16 bits do not hold
 # an odd address. Rows alone must lie as they lie among others, so the number of rows has no say.
 MISALIGNED = (4, 2, 1, 1)
 FAR = 2**31  # elements: the first offset that 32 bits do not hold
-FULL = (
-    "CUDA error: out of memory",
-    "CUDA driver error: out of memory",
-    "Triton Error [CUDA]: out of memory",
-    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED",
-)
-DISTURBED = UNKNOWN, "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate"  # on a full GPU too
-FAULTS = "illegal memory access", "misaligned address", "device-side assert", "illegal instruction"  # of a kernel
 FAR_ROWS = 1024  # at most: each touches a page of memory or two
 
 # along which dimensions a layout repeats what it holds, and the rank beyond which it does
@@ -225,7 +218,7 @@ def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:
     wanted = size * _TORCH[dtype].itemsize
     try:
         if torch.device(device).type != "cpu":
-            free = torch.cuda.mem_get_info(device)[0] + _kept(device)
+            free = torch.cuda.mem_get_info(device)[0] + kept(device)
             return torch.empty(size, dtype=_TORCH[dtype], device=device) if 2 * wanted <= free else None
         if sys.platform != "linux":
             return None
@@ -234,105 +227,3 @@ def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:
         return torch.frombuffer(pages, dtype=_TORCH[dtype])  # the tensor keeps the mapping alive
     except (OSError, ValueError, torch.OutOfMemoryError):
         return None
-
-
-def release(device: torch.device | str) -> None:
-    """Return torch's cached GPU memory to the device if it is large, as after a case with layout "far".
-
-    Other processes rely on free memory, as `_untouched` does.
-    """
-    if torch.device(device).type == "cuda" and _kept(device) >= FAR:  # bytes, less than any such case takes
-        torch.cuda.empty_cache()
-
-
-def full(error: BaseException | None) -> bool:
-    """Return whether an error says that GPU memory is full, by torch's allocator, CUDA's own, Triton or cuBLAS.
-
-    Errors of torch.compile quote the one that they follow from.
-    """
-    if not isinstance(error, RuntimeError):
-        return False
-    first = str(error).partition("\n")[0]
-    return isinstance(error, torch.OutOfMemoryError) or any(words in first for words in FULL)
-
-
-def failed_in_cuda(error: BaseException) -> bool:
-    """Return whether a call failed in CUDA by no fault of a kernel, as what another process does to a GPU may cause."""
-    text = str(error)
-    return isinstance(error, RuntimeError) and text.startswith("CUDA error") and not any(w in text for w in FAULTS)
-
-
-class CrowdedError(RuntimeError):
-    """A call failed in CUDA while other processes held most of the GPU's memory: no fault of a kernel."""
-
-
-def taken_by_others(error: BaseException, device: torch.device) -> bool:
-    """Return whether an error is one of a full GPU, and other processes hold half of its memory or more."""
-    if device.type != "cuda" or not (full(error) or str(error).startswith(DISTURBED)):
-        return False
-    free, total = torch.cuda.mem_get_info(device)
-    return 2 * (total - free - torch.cuda.memory_reserved(device)) >= total
-
-
-class WhereItFits:
-    """Ends its block where GPU memory is full, by torch's allocator or by CUDA's own, as for a graph or a context.
-
-    >>> with WhereItFits():
-    ...     raise RuntimeError("CUDA error: out of memory")
-    >>> with WhereItFits():
-    ...     raise RuntimeError("no")
-    Traceback (most recent call last):
-    RuntimeError: no
-    """
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        return full(error)
-
-
-def _kept(device: torch.device | str) -> int:
-    """Return the bytes of a GPU that torch caches without using them; `torch.cuda.memory_reserved` takes far longer."""
-    held = torch.cuda.memory_stats_as_nested_dict(device)  # empty before CUDA is initialized
-    reserved, allocated = (held[f"{name}_bytes"]["all"]["current"] if held else 0 for name in ("reserved", "allocated"))
-    return int(reserved - allocated)
-
-
-def overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy the values of a tensor of the same layout; along a stride of 0 there is one element."""
-    own = apart(tensor.stride())
-    with torch.no_grad():
-        tensor[own].copy_(source[own])
-
-
-def beside(tensor: torch.Tensor) -> torch.Tensor:
-    """Return another contiguous tensor on the same memory, which counts the versions of its values by itself."""
-    fresh = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return fresh.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
-
-
-def same_values(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Return whether two tensors of one shape and type hold the same numbers: NaN equals NaN, and 0 equals −0."""
-    return torch.allclose(one, two, rtol=0.0, atol=0.0, equal_nan=True)
-
-
-def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Return whether two tensors of one shape and type hold the same bits: 0 is not −0."""
-    first, second = (tensor.detach().contiguous() for tensor in (one, two))
-    # one element counts as contiguous with any stride, and `view` wants a stride of 1
-    bits = (tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8) for tensor in (first, second))
-    return torch.equal(*bits)
-
-
-def to_float64(tensor: torch.Tensor, device: Any = None) -> Any:
-    """Return the tensor's values, exactly, or the bytes of packed ones: as NumPy's array, or in a device's memory."""
-    tensor = tensor.contiguous().view(torch.uint8) if dtype_name(tensor) == "float4_e2m1fn_x2" else tensor
-    if device is not None:
-        return DeviceArray(tensor.detach().to(device, torch.float64).contiguous())
-    return tensor.detach().to("cpu", torch.float64).contiguous().numpy()
-
-
-def dtype_name(tensor: torch.Tensor) -> str:
-    """Return the name of the tensor's type, as "float32"."""
-    return str(tensor.dtype).removeprefix("torch.")

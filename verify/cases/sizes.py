@@ -7,7 +7,8 @@ from math import isqrt, prod
 from typing import Any
 
 from verify_norm.core import geometry
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 
 @dataclass(frozen=True, slots=True)

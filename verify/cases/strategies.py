@@ -14,7 +14,9 @@ from verify_norm.cases.corner_lines import DROPOUTS, LONG, OUTPUT_SCALES, THIRD
 from verify_norm.cases.corners import freezable, most_of
 from verify_norm.core import geometry, ways
 from verify_norm.core.geometry import differentiable, size, thawed
-from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Tensor
+from verify_norm.core.layouts import aliased, aliases, layouts_drawn
+from verify_norm.core.op import Op, Tensor
+from verify_norm.core.spec import LAYOUTS, CaseSpec
 
 # Row lengths: powers of two, their neighbours, odd numbers, tile edges, and hidden sizes of models.
 _LENGTHS = (
@@ -84,7 +86,7 @@ def specs(
     alike = draw(_one_in_four(_ALIKE, None))
     options |= {
         field: alike if alike and tensor.extent == "data" else draw(_usually("contiguous", _layouts(tensor, op, ndim)))
-        for field, tensor in geometry.layouts_drawn(op).items()
+        for field, tensor in layouts_drawn(op).items()
     }
     if "weight_offset" in op.attrs:
         options["weight_offset"] = choose((0.0, 1.0, THIRD, -0.25))
@@ -117,8 +119,8 @@ def specs(
     )
     spec = geometry.needed(spec, op)
     spec = replace(spec, **values.special(choose, spec, op))
-    if geometry.aliases(op):
-        spec = geometry.aliased(replace(spec, alias=choose(("",) * 32 + geometry.aliases(op))), op)
+    if aliases(op):
+        spec = aliased(replace(spec, alias=choose(("",) * 32 + aliases(op))), op)
     if batches := _batches(spec, op, 16 * elements, rows):
         spec = replace(spec, batch=choose((0,) * 15 * len(batches) + batches))
     # Where Hypothesis climbs it repeats the numbers of one case, so this one is a digest, which any change makes anew.

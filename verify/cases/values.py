@@ -13,8 +13,10 @@ from verify_norm.cases import further_runs
 from verify_norm.cases.corner_lines import FAINT, STRONG
 from verify_norm.cases.corners import exponent
 from verify_norm.cases.make import POISONS
-from verify_norm.core.geometry import refusal, specials
-from verify_norm.core.spec import COTANGENTS, FAMILIES, WEIGHTS, CaseSpec, Op
+from verify_norm.core.geometry import refusal
+from verify_norm.core.op import Op
+from verify_norm.core.spec import COTANGENTS, FAMILIES, WEIGHTS, CaseSpec
+from verify_norm.core.specials import specials
 
 Choose = Callable[[Sequence[Any]], Any]  # one of some values, as Hypothesis draws it or a generator does
 

@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import placement
+from verify_norm.cases import contents
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.cotangents import cotangents
 from verify_norm.checks.relations.forward_mode import forward_mode
 from verify_norm.checks.relations.graphs import asked, graph_of
-from verify_norm.checks.relations.rerun import Difference, beyond, small, steady
+from verify_norm.checks.relations.rerun import small
 from verify_norm.checks.relations.second_order import second_order
+from verify_norm.checks.relations.two_runs import Difference, beyond, steady
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.geometry import differentiable
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Run
-from verify_norm.core.spec import Kernel
-from verify_norm.loading import modules
+from verify_norm.loading import module_calls
 from verify_norm.loading.gradients import Graph
 
 Found = Iterator[Difference | NoData]
@@ -107,7 +108,7 @@ def _first(graph: Graph, given: Mapping[str, Any]) -> Callable[[Callable[[dict[s
 
     def then(ask: Callable[[dict[str, torch.Tensor]], Any]) -> Any:
         for name, cotangent in asks.items():
-            placement.overwrite(cotangent, kept[name])
+            contents.overwrite(cotangent, kept[name])
         return ask(asks)
 
     return then
@@ -127,7 +128,7 @@ def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
             asks = {cotangent.untyped_storage().data_ptr() for cotangent in graph.cotangents(given).values()}
             if tensor is not None and tensor.untyped_storage().data_ptr() not in asks:  # else they would change
                 with torch.no_grad():
-                    placement.overwrite(tensor, 1 - 2 * tensor)
+                    contents.overwrite(tensor, 1 - 2 * tensor)
             return graph.gradients(graph.cotangents(given))
 
         other = asked(run, ask)
@@ -164,7 +165,7 @@ def _interleaved(run: Run) -> Found:
     assert run.kernel.forward_run is not None
     tensors = ("residual_out", *differentiable(run.case.op))
     for backward, words in ((False, "a forward"), (True, "a forward and its backward")):
-        serving = modules.Instance(writes=False).serving(run.kernel.forward_run)  # one module for both
+        serving = module_calls.Instance(writes=False).serving(run.kernel.forward_run)  # one module for both
         held = replace(run, kernel=replace(run.kernel, forward_run=serving))
 
         def ask(graph: Graph, given: Mapping[str, Any], held: Run = held, backward: bool = backward) -> Any:

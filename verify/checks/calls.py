@@ -18,12 +18,13 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.between import between
 from verify_norm.checks.relations.held import Held, alone, built, over_bound, placed
 from verify_norm.checks.relations.others import almost_the_same, nudged, one_alone
-from verify_norm.checks.relations.rerun import Difference, cheap, differences, once_more, steady
+from verify_norm.checks.relations.rerun import cheap, once_more
+from verify_norm.checks.relations.two_runs import Difference, differences, steady
 from verify_norm.core import judge, ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
-from verify_norm.loading import modules
+from verify_norm.loading import module_calls
 from verify_norm.running import packed
 from verify_norm.running.surroundings import left, switching
 
@@ -77,7 +78,7 @@ def _inferring(run: Run) -> Run:
     assert run.kernel.run is not None
     function = torch.no_grad()(run.kernel.run)
     if run.case.op.view != "channels":  # BatchNorm evaluates something else
-        function = modules.evaluating()(function)
+        function = module_calls.evaluating()(function)
     other = alone(replace(run, kernel=replace(run.kernel, run=function)), {})
     other = replace(other, kernel=replace(run.kernel, run=function))
     return run if any(differences(run, other, ("", ""))) else other
@@ -130,8 +131,8 @@ def _kept(run: Run, again: Run, output: str) -> bool:
 def _parameters(run: Run, other: Exact) -> Iterator[Difference]:
     mine = {name: other[name] for name in ("weight", "bias") if run.case.exact.get(name) is not None}
     names = " and ".join(mine) or "all tensors"
-    for turn, way in enumerate(modules.WRITES):
-        held = Held(run, modules.Instance(turn - 1))  # the first call writes too
+    for turn, way in enumerate(module_calls.WRITES):
+        held = Held(run, module_calls.Instance(turn - 1))  # the first call writes too
         found = list(_overwritten(held, mine or other, names))
         if found and held.instance.modules:
             found = [replace(one, words=f"{one.words}; the module's parameters are written {way}") for one in found]

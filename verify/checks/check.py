@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Status, Tried
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.run import Run
-from verify_norm.core.spec import Kernel, Op
 
 Item = Finding | SmallestError | OverProbable | Observed | NoData | Note | Tried
 CheckFunction = Callable[[Run], Iterable[Item]]

@@ -32,9 +32,11 @@ from verify_norm.checks.relations.stages import cotangent, given, norm, own_stat
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Condition, Finding
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Extent
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case, Run
-from verify_norm.core.spec import CaseSpec, Extent, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Tally
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.stages.modulate import grouped

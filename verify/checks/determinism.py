@@ -10,22 +10,14 @@ from verify_norm.cases import make
 from verify_norm.checks import sums
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import pairs
-from verify_norm.checks.relations.rerun import (
-    Difference,
-    cheap,
-    crowded,
-    differences,
-    has_rows,
-    on_rows,
-    other_shape,
-    rerun,
-)
+from verify_norm.checks.relations.rerun import cheap, crowded, has_rows, on_rows, other_shape, rerun
+from verify_norm.checks.relations.two_runs import Difference, differences
 from verify_norm.core import judge, packages
 from verify_norm.core.case_words import told_apart
+from verify_norm.core.dtypes import Array
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
 from verify_norm.core.run import Output, Run
-from verify_norm.core.spec import Array
 
 NOT_ALWAYS = "a replay may take several tries to show it"  # where values differ, which may be a race
 WHY = "a launch is not in torch's current stream, or does not wait for the one before"
@@ -47,7 +39,7 @@ def determinism(run: Run) -> Iterable[Finding]:
 
     If the contract has `deterministic=false`, sums over rows may differ by what another order of the sum may round, and
     nothing else may; long sums of random data by what `sums` allows.
-    """  # `relations.rerun.differences` derives how much
+    """  # `relations.two_runs.differences` derives how much
     found: list[Difference] = []
     for _ in range(RUNS if crowded(run) else 1):
         again = rerun(run)

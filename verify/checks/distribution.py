@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.moments import Moments, moments, random
 from verify_norm.core.finding import SIGNS, Finding, NoData, SmallestError
+from verify_norm.core.op import Op
 from verify_norm.core.run import Run
-from verify_norm.core.spec import Op
 
 
 def _applies(op: Op) -> bool:

@@ -16,8 +16,8 @@ from verify_norm.checks.relations.rerun import cheap, lasting, once_more, rerun
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.run import Run
-from verify_norm.loading import modules
-from verify_norm.running import guards
+from verify_norm.loading import module_calls
+from verify_norm.running import overlapping
 from verify_norm.running.surroundings import written_to
 
 
@@ -42,7 +42,7 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
             yield finding(run, "effects", None, f"{word}; a call must leave it as it was")
     if not run.kernel.autograd:
         for name, tensor in run.returned.items():
-            if guards.overlaps_itself(tensor):
+            if overlapping.overlaps_itself(tensor):
                 message = f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}: its elements overlap"
                 yield finding(run, "effects", name, f"{message}, so writing to one changes others; return a copy")
     if "effects" in run.case.spec.further and cheap(run) and not run.kernel.remote:
@@ -79,7 +79,7 @@ def _counted(run: Run) -> Iterator[Finding]:
     """Yield modules of BatchNorm that do not count a batch once in training, and not at all in evaluation."""
     if run.case.op.view != "channels" or run.kernel.autograd or run.case.op.forward or run.kernel.run is None:
         return
-    instance = modules.Instance()
+    instance = module_calls.Instance()
     serving = replace(run, kernel=replace(run.kernel, run=instance.serving(run.kernel.run)))
     rerun(serving)
     before = instance.counted()
@@ -100,7 +100,7 @@ def _averaged(run: Run) -> Iterator[Finding]:
 
     Batch k counts 1/k. The case's own running statistics are there before each, as after load_state_dict.
     """
-    case, kernel, instance = run.case, run.kernel, modules.Instance()
+    case, kernel, instance = run.case, run.kernel, module_calls.Instance()
     assert kernel.run is not None
     serving = instance.serving(kernel.run)
     averaging = replace(kernel, run=lambda **given: serving(**{**given, "momentum": None}))

@@ -31,8 +31,10 @@ from verify_norm.core import geometry, judge, ops
 from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import Finding, NoData, SmallestError
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.run import Run
-from verify_norm.core.spec import SHARED, Kernel, Op
+from verify_norm.core.spec import SHARED
 from verify_norm.reference.stages.stage import Elementwise
 
 ELEMENTS = 2048  # of x, at most: four calls of the forward are then a small part of a search

@@ -14,17 +14,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import contents, make
 from verify_norm.cases.transfer import different
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, once_more, rerun
-from verify_norm.core import geometry, judge, ways
+from verify_norm.checks.relations.rerun import cheap, once_more, rerun
+from verify_norm.checks.relations.two_runs import Difference
+from verify_norm.core import judge, ways
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, Note, Tried
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.layouts import layout_of
 from verify_norm.core.run import Case, Run
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import functions
-from verify_norm.running import guards, in_use
+from verify_norm.running import argument_writes, in_use
 from verify_norm.running.execute import REPLACES, Clock, inplace, untimed
 
 EXPECTED = "expected plain tensors, and all else as it was"
@@ -80,7 +83,7 @@ def replaced(kernel: Kernel, spec: CaseSpec, names: Iterable[str]) -> Iterator[F
 def _later(run: Run) -> Iterator[Difference]:
     """Yield the outputs whose bytes have changed since the call returned."""
     names, before = list(run.at_return), list(run.at_return.values())
-    now = [guards.content(run.returned[name], whole=False) for name in names]
+    now = [contents.bytes_of(run.returned[name], whole=False) for name in names]
     for number in different(now, before):
         count = int((now[number] != before[number]).sum())
         words = f"{count} bytes of {names[number]} change after the call has returned, which its work must not"
@@ -93,14 +96,16 @@ def _arguments(run: Run) -> Iterator[Difference]:
     states = [tensor.name for tensor in case.op.inputs if tensor.role == "state"]
     known = {*states, *(name for _, name in inplace(run.kernel)), *(damage.buffer for damage in run.damage)}
     # "far" depends on the memory that is free: what is built again may be placed otherwise.
-    known |= {name for name in case.arguments if geometry.layout_of(case.spec, name) == "far"}
+    known |= {name for name in case.arguments if layout_of(case.spec, name) == "far"}
     built = make.build(case.spec, case.op, run.kernel.contract, case.device, exact, poison=case.poison)
     names = [
         name
         for name, before in built.arguments.items()
-        if isinstance(before, torch.Tensor) and name not in known and before.untyped_storage().nbytes() <= guards.LIMIT
+        if isinstance(before, torch.Tensor)
+        and name not in known
+        and before.untyped_storage().nbytes() <= argument_writes.LIMIT
     ]
-    some, others = ([guards.content(one.arguments[name], whole=True) for name in names] for one in (built, case))
+    some, others = ([contents.bytes_of(one.arguments[name], whole=True) for name in names] for one in (built, case))
     for number in different(some, others):
         yield Difference(None, f"the memory of {names[number]} changes after the call has returned")
 
@@ -158,8 +163,8 @@ def _at(home: dict[str, torch.Tensor], case: Case, *, same: bool) -> Case:
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor):
             held = home.setdefault(name, torch.empty(value.shape, dtype=value.dtype, device=value.device))
-            placement.beside(held).copy_(value)
-            arguments[name] = held if same or name in parameters else placement.beside(held)
+            contents.on_same_memory(held).copy_(value)
+            arguments[name] = held if same or name in parameters else contents.on_same_memory(held)
     return replace(case, arguments=arguments)
 
 

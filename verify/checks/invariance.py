@@ -10,13 +10,14 @@ from verify_norm.cases import make
 from verify_norm.cases.device_array import beside, in_memory
 from verify_norm.cases.random import generator
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, reordering, rerun
+from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, rerun
+from verify_norm.checks.relations.two_runs import reordering
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData, Observed
+from verify_norm.core.op import Op
 from verify_norm.core.run import Run
-from verify_norm.core.spec import Op
 
 # Layouts whose inner strides stay as they are when rows come or go.
 LAYOUTS = (

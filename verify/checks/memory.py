@@ -13,12 +13,13 @@ import torch
 
 from verify_norm.cases.make import POISONS
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import cheap, differences, rerun
+from verify_norm.checks.relations.rerun import cheap, rerun
+from verify_norm.checks.relations.two_runs import differences
 from verify_norm.core.finding import Finding, Note
 from verify_norm.core.run import Damage, Run
-from verify_norm.loading import modules
+from verify_norm.loading import module_calls
 from verify_norm.running.execute import inplace
-from verify_norm.running.guards import overlaps
+from verify_norm.running.overlapping import overlaps
 
 SIDES = {"before": "before the first element", "after": "behind the last element", "between": "between the elements"}
 
@@ -36,7 +37,7 @@ def memory(run: Run) -> Iterable[Finding | Note]:
         return
     poison = run.case.poison
     other = POISONS["finite" if isnan(poison) else "nan"]
-    with modules.constructing() as made:
+    with module_calls.constructing() as made:
         second = rerun(run, poison=other, whole=True)
     yield from _uninitialized(made, other)
     yield from _damaged(run, [d for d in second.damage if d.buffer not in {seen.buffer for seen in run.damage}])

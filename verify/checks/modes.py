@@ -16,14 +16,15 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations import wrapping
 from verify_norm.checks.relations.equations import Equation, compared
 from verify_norm.checks.relations.graphs import graph_of
-from verify_norm.checks.relations.rerun import Difference, beyond, cheap, differences, lasting, rerun, steady
+from verify_norm.checks.relations.rerun import cheap, lasting, rerun
+from verify_norm.checks.relations.two_runs import Difference, beyond, differences, steady
 from verify_norm.core import judge, ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData, Tried
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Expected, Run
-from verify_norm.core.spec import Kernel
-from verify_norm.loading import copies, gradients, modules
+from verify_norm.loading import copies, gradients, module_calls
 from verify_norm.running import captures
 from verify_norm.running.captures import Function
 from verify_norm.running.surroundings import changed
@@ -62,11 +63,11 @@ INFERENCE = Mode(ways.INFERENCE, lambda function, device: torch.inference_mode()
 AUTOCAST = Mode(ways.AUTOCAST, lambda function, device: torch.autocast(device, torch.bfloat16)(function))
 COMPILED = Mode(ways.COMPILED, lambda function, device: captures.traced(function))
 EVALUATING, UNTRACKED = (
-    Mode(words, lambda function, device: wrapping.of_modules(function, modules.evaluating))
+    Mode(words, lambda function, device: wrapping.of_modules(function, module_calls.evaluating))
     for words in (ways.EVALUATING, ways.UNTRACKED)
 )
 COPIES = tuple(
-    Mode(words, lambda function, device, how=how: wrapping.of_modules(function, partial(modules.copying, how)))  # type: ignore[misc]
+    Mode(words, lambda function, device, how=how: wrapping.of_modules(function, partial(module_calls.copying, how)))  # type: ignore[misc]
     for words, how in zip(ways.COPIES, (copies.deep, copies.shallow, copies.saved, copies.loaded), strict=True)
 )
 DETERMINISTIC = Mode(ways.DETERMINISTIC, lambda function, device: wrapping.deterministically()(function))

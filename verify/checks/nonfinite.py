@@ -34,10 +34,10 @@ from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
-from verify_norm.core.geometry import special_input, special_words
 from verify_norm.core.judge import worst
+from verify_norm.core.op import Op
 from verify_norm.core.run import Expected, Run
-from verify_norm.core.spec import Op
+from verify_norm.core.specials import special_input, special_words
 from verify_norm.reference.operations.trial import selects
 from verify_norm.reference.stages.quantize import NO_NAN
 

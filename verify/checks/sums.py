@@ -24,8 +24,9 @@ from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.excess import element
 from verify_norm.core.finding import SIGNS, Finding, OverProbable, SmallestError
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.run import Run
-from verify_norm.core.spec import Kernel, Op
 from verify_norm.reference import probable, rounding, statistics_rounding
 
 LONG = 256  # terms: the worst case of a shorter sum is near its probable error

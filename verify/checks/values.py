@@ -12,9 +12,10 @@ from verify_norm.checks.relations.equations import compared
 from verify_norm.core import judge
 from verify_norm.core.excess import excess
 from verify_norm.core.finding import Finding, SmallestError
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
-from verify_norm.core.spec import Kernel, Op
 
 
 def _outputs(op: Op, statistics: bool) -> set[str]:

@@ -14,9 +14,10 @@ from rich.console import Console
 
 from verify_norm import __version__
 from verify_norm.core.errors import Exit, UsageError, one_line, visible
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.report.markup import escape
 
 err = Console(stderr=True, highlight=False, emoji=False)

@@ -17,7 +17,8 @@ from verify_norm.core.results import worst_of
 
 if TYPE_CHECKING:
     from verify_norm.auditing.model import Document
-    from verify_norm.report.compare.model import RegressionLimits, RunComparison
+    from verify_norm.core.regression import RegressionLimits
+    from verify_norm.report.compare.model import RunComparison
 
 ACCEPTED = "or accept it with --allow-incomplete"
 MORE = f"run it again with more --seconds, {ACCEPTED}"

@@ -63,12 +63,13 @@ def zoo(
     place = existing(given["device"])
     interpret(always=place == "cpu")
     files.writable(json_path)
+    from verify_norm.kernels.zoo import ZOO
     from verify_norm.report import terminal
     from verify_norm.report import zoo as form
     from verify_norm.validation import zoo as collection
     from verify_norm.validation.policies import POLICIES
 
-    chosen = [s for s in collection.ZOO.values() if s.name.startswith(tuple(names or [""]))]
+    chosen = [s for s in ZOO.values() if s.name.startswith(tuple(names or [""]))]
     if not chosen:
         raise UsageError(f"no example's name begins with {' or '.join(names or [])}; verify-norm zoo runs all")
     there = list(collection.detectable(place))

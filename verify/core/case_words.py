@@ -2,8 +2,9 @@
 
 from dataclasses import fields
 
-from verify_norm.core import geometry, ways
+from verify_norm.core import ways
 from verify_norm.core.spec import CaseSpec
+from verify_norm.core.specials import special_words
 
 FIELDS = {
     "log2_scale": "scale 2^{}",
@@ -35,7 +36,7 @@ def case(spec: CaseSpec) -> str:
         elif one.name == "data":
             words.append(str(value))
         elif one.name == "special":
-            words.append(geometry.special_words(spec))
+            words.append(special_words(spec))
         else:
             shown = value.replace("_", " ") if isinstance(value, str) else value
             words.append(FIELDS.get(one.name, one.name.replace("_", " ") + " {}").format(shown))

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from verify_norm.core.errors import UsageError, alternatives, one_of, quoted, texts
-from verify_norm.core.spec import Op, Tensor, View
+from verify_norm.core.op import Op, Tensor, View
 from verify_norm.core.tensors import (
     BIAS,
     DRESIDUAL_OUT,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing_extensions import Self
 
 from verify_norm.core import geometry
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 UNTIMED = "larger cases run after smaller ones, and none of these returned what can be compared"
 LEAST_COMPARED = 0.1  # the share of the tried cases in which an output has to be compared

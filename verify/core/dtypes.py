@@ -7,10 +7,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from verify_norm.core.contract import Beyond
 from verify_norm.core.errors import one_of
-from verify_norm.core.spec import Array as Array
-from verify_norm.core.spec import Beyond
 
+Array = NDArray[np.float64]
 EXPONENT = 0x7FF << 52  # of a float64; with its other bits cleared it is the power of two at or below it
 
 

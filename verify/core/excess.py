@@ -8,9 +8,11 @@ import numpy as np
 
 from verify_norm.core import geometry, judge
 from verify_norm.core.case_words import told_apart
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.op import Op
 from verify_norm.core.run import Expected, Output
-from verify_norm.core.spec import CaseSpec, Contract, Op
+from verify_norm.core.spec import CaseSpec
 
 AS_BYTES = {  # and what else a kernel may return
     "float4_e2m1fn": " (two in a byte, as float4_e2m1fn_x2 or uint8)",

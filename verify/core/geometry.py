@@ -1,13 +1,13 @@
-"""Shapes, types and layouts that a spec gives to an operator's tensors, and which specs are valid for an operator."""
+"""Shapes and types that a spec gives to an operator's tensors, and which specs are valid for an operator."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
-from typing import get_args
 
-from verify_norm.core.spec import ALIASES, SHARED, Alias, CaseSpec, Op, Special, Tensor
+from verify_norm.core.op import Op, Tensor
+from verify_norm.core.spec import CaseSpec
+from verify_norm.core.specials import special_input, special_lost
 
-LAYOUT_FIELDS = tuple(field.name for field in fields(CaseSpec) if field.name.endswith("_layout"))
 ROTARY = {"full": 1, "half": 2, "quarter": 4}  # what part of a row a rotation turns
 
 
@@ -67,38 +67,6 @@ def shape_of(tensor: Tensor, spec: CaseSpec, op: Op) -> tuple[int, ...]:
     if tensor.extent == "position":
         return position_shape(spec, op)
     return {"data": spec.shape, "affine": affine_shape(spec, op), "one": (1,)}[tensor.extent]
-
-
-def aliases(op: Op) -> tuple[Alias, ...]:
-    """Return the pairs of inputs that a caller may give as one tensor.
-
-    >>> from verify_norm.core.ops import OPS
-    >>> aliases(OPS["layernorm_bwd"]), aliases(OPS["add_rmsnorm_fwd"])
-    (('weight:bias', 'x:dy'), ('x:residual',))
-    """
-    kinds = {t.name: (t.extent, t.dtype, t.positive) for t in op.inputs}  # a user's own operator may have others
-
-    def alike(one: str, two: str) -> bool:
-        return one in kinds and kinds[one] == kinds.get(two)
-
-    return tuple(pair for pair in ALIASES if alike(*pair.split(":")))
-
-
-def one_tensor(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, str] | None:
-    """Return the two inputs that are one tensor; None if there are none, as where one is None or is `written`."""
-    if not spec.alias or spec.special is not None or spec.alias not in aliases(op):
-        return None
-    one, two = spec.alias.split(":")
-    given = all(getattr(spec, name, True) is not False and name not in written for name in (one, two))
-    return (one, two) if given else None
-
-
-def aliased(spec: CaseSpec, op: Op) -> CaseSpec:
-    """Return the spec, with one layout for two inputs that are one tensor."""
-    pair = one_tensor(spec, op)
-    if pair is None:
-        return spec
-    return replace(spec, **{layout_field(pair[1]): layout_of(spec, pair[0])})  # type: ignore[arg-type]
 
 
 def groups(spec: CaseSpec, op: Op) -> int:
@@ -181,36 +149,6 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
     return None
 
 
-def specials(op: Op) -> list[str]:
-    """Return the inputs that may hold a special value."""
-    return [tensor.name for tensor in op.inputs if tensor.name in get_args(Special) and tensor.extent != "one"]
-
-
-def special_input(spec: CaseSpec, op: Op) -> Special:
-    """Return the name of the input that holds the special value; the sum stands for x in a fused addition's backward.
-
-    >>> from verify_norm.core.ops import OPS
-    >>> special_input(CaseSpec((2, 3), special="nan"), OPS["add_rmsnorm_bwd"])
-    'residual_out'
-    """
-    fused = spec.special_in == "x" and all(tensor.name != "x" for tensor in op.inputs)
-    return "residual_out" if fused else spec.special_in
-
-
-def special_words(spec: CaseSpec, op: Op | None = None) -> str:
-    """Return the special value and its place in words; "" for a case without one.
-
-    >>> special_words(CaseSpec((2, 3), special="-inf", special_in="dy", special_at="last"))
-    '-inf in the last element of dy'
-    """
-    if spec.special is None:
-        return ""
-    places = {"rows": "every other row", "row": "all of the middle row"}
-    where = places.get(spec.special_at, f"the {spec.special_at} element")
-    values, name = spec.special.replace("+", " and "), spec.special_in if op is None else special_input(spec, op)
-    return f"{values} in {where} of {name}"
-
-
 def _lacking(spec: CaseSpec, op: Op) -> str | None:
     """Return the input that cannot hold the special value, in words; None if it can."""
     name = special_input(spec, op)
@@ -222,22 +160,6 @@ def _lacking(spec: CaseSpec, op: Op) -> str | None:
     return None
 
 
-def special_lost(spec: CaseSpec) -> bool:
-    """Return whether the spec itself leaves out the input that holds the special value.
-
-    In training a running statistic is moved by (1 − momentum)·old + momentum·new. Where one of these factors is 0, a
-    kernel may skip the product or make NaN of it, so such a case has no special value there.
-
-    >>> special_lost(CaseSpec((2, 3), special="nan", special_in="bias", bias=False))
-    True
-    """
-    if spec.special is None:
-        return False
-    if spec.special_in.startswith("running_"):
-        return not spec.running or (spec.training and spec.momentum in (0, 1))
-    return getattr(spec, spec.special_in, True) is False
-
-
 def needed(spec: CaseSpec, op: Op) -> CaseSpec:
     """Return the spec; with weight and bias where the operator, as a user's own, needs all that it has."""
     return replace(spec, weight=True, bias=True) if op.user_defined else spec
@@ -247,16 +169,6 @@ def thawed(spec: CaseSpec, names: Iterable[str]) -> CaseSpec:
     """Return the spec; without frozen inputs if all of the inputs `names` would be frozen."""
     given = {name for name in names if getattr(spec, name, True)}
     return replace(spec, frozen=()) if spec.frozen and given <= set(spec.frozen) else spec
-
-
-def without_shared_memory(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:
-    """Return the spec with no elements that share memory in the arguments that are `written`.
-
-    >>> without_shared_memory(CaseSpec((2, 3), x_layout="expanded"), ("x",)).x_layout
-    'contiguous'
-    """
-    shared = [layout_field(name) for name in written if layout_of(spec, name) in SHARED]
-    return replace(spec, **dict.fromkeys(shared, "contiguous"))  # type: ignore[arg-type]  # mypy sees no names
 
 
 def summands(op: Op) -> tuple[str, str]:
@@ -277,40 +189,3 @@ def differentiable(op: Op) -> list[str]:
 def input_dtype(tensor: Tensor, spec: CaseSpec) -> str:
     """Return the type of an argument."""
     return tensor.among(spec.dtype, spec.weight_dtype)
-
-
-def layout_of(spec: CaseSpec, name: str) -> str:
-    """Return the layout of an argument; one that the spec does not name has that of the others."""
-    return getattr(spec, layout_field(name))  # type: ignore[no-any-return]
-
-
-def layout_field(name: str) -> str:
-    """Return the field of a case that has the layout of an argument.
-
-    >>> layout_field("weight"), layout_field("gamma")
-    ('weight_layout', 'other_layout')
-    """
-    field = f"{name}_layout"
-    return field if field in LAYOUT_FIELDS else "other_layout"
-
-
-def layouts_drawn(op: Op) -> dict[str, Tensor]:
-    """Return the fields of the layouts that cases of an operator choose, each with a tensor that it places.
-
-    A kernel relies on the layouts of what its own forward saves. Of several tensors one that has rows stands for all.
-    """
-    drawn: dict[str, Tensor] = {}
-    for tensor in op.inputs:
-        field = layout_field(tensor.name)
-        if tensor.extent != "one" and tensor.role != "saved" and (field not in drawn or tensor.extent == "data"):
-            drawn[field] = tensor
-    return drawn
-
-
-def memory_span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Return how many elements lie from a tensor's first to its last, in a storage with these strides.
-
-    >>> memory_span((2, 3), (8, 1)), memory_span((2, 0), (8, 1))
-    (11, 1)
-    """
-    return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if 0 not in shape else 1

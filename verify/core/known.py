@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from verify_norm.core.contracts import make
+from verify_norm.core.contract import Contract
+from verify_norm.core.contract_fields import make
 from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract, Op
 
 SHOW = "verify-norm show contracts"  # the command that explains them
 STRICT: Mapping[str, Any] = asdict(Contract())

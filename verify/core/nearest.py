@@ -8,9 +8,11 @@ from typing import Any
 
 from verify_norm.core import geometry
 from verify_norm.core.errors import UsageError
+from verify_norm.core.layouts import layout_field, layout_of
 from verify_norm.core.only import FLAGS, MEMORY, NUMBERS, POWERS, RANKS, SIZES, WORDS, Clause, applies, read
+from verify_norm.core.op import Op
 from verify_norm.core.ranges import out_of_range
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.spec import CaseSpec
 
 ELEMENTS = 2**17  # of x, about: a case whose rows grow gets fewer of them
 MOST = 2**22  # … and no case grows beyond, but where one row is longer
@@ -73,10 +75,8 @@ def _held(clauses: Sequence[Clause], spec: CaseSpec, op: Op) -> CaseSpec:
             held[clause.name] = clause.values[0]
         elif clause.name in MEMORY:
             allowed = MEMORY[clause.name]
-            laid = {name: geometry.layout_of(spec, name) for name in clause.tensors(op)}
-            held |= {
-                geometry.layout_field(name): "contiguous" for name, layout in laid.items() if layout not in allowed
-            }
+            laid = {name: layout_of(spec, name) for name in clause.tensors(op)}
+            held |= {layout_field(name): "contiguous" for name, layout in laid.items() if layout not in allowed}
         elif clause.name in WORDS and not clause.holds(spec, op):
             held[clause.name] = clause.values[0]
         elif clause.name == "weight_dtype" and not clause.holds(spec, op):

@@ -19,7 +19,9 @@ from typing import Any, get_args, get_type_hints
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, dtype_name
 from verify_norm.core.errors import UsageError, one_of
-from verify_norm.core.spec import LAYOUTS, CaseSpec, Op
+from verify_norm.core.layouts import LAYOUT_FIELDS, layout_field, layout_of
+from verify_norm.core.op import Op
+from verify_norm.core.spec import LAYOUTS, CaseSpec
 
 HINTS = get_type_hints(CaseSpec)
 Size = Callable[[CaseSpec, Op], int]
@@ -95,7 +97,7 @@ class Clause:
         if not applies(self.name, op):
             return True
         if self.name in MEMORY:
-            return all(geometry.layout_of(spec, name) in MEMORY[self.name] for name in self.tensors(op))
+            return all(layout_of(spec, name) in MEMORY[self.name] for name in self.tensors(op))
         if self.name in SIZES:
             return self.met(SIZES[self.name][1](spec, op))
         if self.name == "weight_dtype":
@@ -113,7 +115,7 @@ class Clause:
 
     def tensors(self, op: Op) -> list[str]:
         """Return the tensors of the operator whose memory the clause is about: those named, else all."""
-        laid = [t.name for t in op.inputs if op.user_defined or geometry.layout_field(t.name) != "other_layout"]
+        laid = [t.name for t in op.inputs if op.user_defined or layout_field(t.name) != "other_layout"]
         return [name for name in laid if not self.values or name in self.values]
 
     def __str__(self) -> str:
@@ -196,7 +198,7 @@ def _clause(text: str) -> Clause:
     one_of("clause of --only", name, CLAUSES)
     values = tuple(rest.split("+")) if rest else ()
     if name in MEMORY:
-        known = [n.removesuffix("_layout") for n in geometry.LAYOUT_FIELDS if n != "other_layout"]
+        known = [n.removesuffix("_layout") for n in LAYOUT_FIELDS if n != "other_layout"]
         made = Clause(name, "=", tuple(one_of(f"tensor of {name}", v, known) for v in values))
         right = (relation == "=" and bool(values)) or text == name
     elif name in FLAGS:

@@ -7,7 +7,7 @@ from typing import Any
 from verify_norm.core import user_operators
 from verify_norm.core.chains import is_chain, operators, operators_of, parse
 from verify_norm.core.errors import LIST, one_of
-from verify_norm.core.spec import Op, Tensor
+from verify_norm.core.op import Op, Tensor
 from verify_norm.core.tensors import (
     AMAX,
     BIAS,

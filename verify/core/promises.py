@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.spec import Contract, Tensor
+from verify_norm.core.op import Tensor
 from verify_norm.reference.arithmetic import Arithmetic
 
 

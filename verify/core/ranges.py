@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from verify_norm.core.spec import LARGEST, CaseSpec
+from verify_norm.core.intervals import LARGEST
+from verify_norm.core.spec import CaseSpec
 
 _RANGES = {
     name: part

@@ -4,16 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from verify_norm.core.case_words import count
+from verify_norm.core.contract import Contract
 from verify_norm.core.coverage import Coverage, Seen, barely
 from verify_norm.core.diagnosis import Diagnosis
-from verify_norm.core.errors import Exit
-from verify_norm.core.errors import FindingsError as FindingsError
+from verify_norm.core.errors import Exit, FindingsError
 from verify_norm.core.finding import Finding
 from verify_norm.core.only import words
 from verify_norm.core.proved import Proved
 from verify_norm.core.rendering import Rendered
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import Contract
 from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
 from verify_norm.core.work import Work
 

@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from verify_norm.core.spec import Array, Beyond, CaseSpec, Contract, Kernel, Op
+from verify_norm.core.contract import Beyond, Contract
+from verify_norm.core.dtypes import Array
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 
 @dataclass(frozen=True, slots=True)

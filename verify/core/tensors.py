@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from verify_norm.core.spec import Tensor
+from verify_norm.core.op import Tensor
 
 X = Tensor("x", "data", "input")
 WEIGHT = Tensor("weight", "affine", "weight", dtype="weight", optional=True)

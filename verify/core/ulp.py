@@ -6,8 +6,8 @@ from operator import add
 import numpy as np
 from typing_extensions import Self
 
+from verify_norm.core.contract import Beyond
 from verify_norm.core.dtypes import Array, Format
-from verify_norm.core.spec import Beyond
 
 LOWEST, HIGHEST, PER_OCTAVE = -8, 32, 4
 BINS = (HIGHEST - LOWEST) * PER_OCTAVE + 2  # one for what is smaller, one for what is larger or not finite

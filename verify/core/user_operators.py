@@ -16,7 +16,8 @@ from typing import Any
 
 from verify_norm.core.errors import UsageError, alternatives, one_line, one_of
 from verify_norm.core.modules import module_of, target_of
-from verify_norm.core.spec import CaseSpec, Op, Tensor
+from verify_norm.core.op import Op, Tensor
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tensors import DY, RSTD, SAVED_RSTD, X, Y, gradient
 from verify_norm.reference.operations.function import DIMS, Function, Own
 from verify_norm.reference.operations.operand import UnknownOperationError

@@ -11,7 +11,8 @@ from itertools import combinations
 from math import prod
 from typing import Any
 
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 Offered = Mapping[str, tuple[str, ...]]  # the ways of each field
 QUICK = "quick"

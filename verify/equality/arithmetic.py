@@ -8,7 +8,8 @@ from verify_norm.auditing.audit import PATIENCE
 from verify_norm.auditing.fingerprint.order import same_order
 from verify_norm.auditing.fingerprint.probing import fingerprint
 from verify_norm.auditing.fingerprint.statement import CONTRACT_FIELDS, SURE, UNDECIDED, Fingerprint, Statement
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.contract import Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.equality.model import Arithmetic, Contrast, Declared, Difference, Exact
 from verify_norm.equality.onset import resized, size_of
 from verify_norm.equality.walk import SIDES, Walk

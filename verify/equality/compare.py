@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable
 
 from verify_norm.core.errors import UsageError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.equality.arithmetic import arithmetic
 from verify_norm.equality.model import Arithmetic, Difference, Equality, Onset, Subject
 from verify_norm.equality.narrowing import differences, onsets, shown

@@ -6,12 +6,12 @@ from math import prod
 from typing import Literal
 
 from verify_norm.core.case_words import count
+from verify_norm.core.contract import Contract
 from verify_norm.core.coverage import Coverage, barely
-from verify_norm.core.errors import Exit
-from verify_norm.core.results import FindingsError
+from verify_norm.core.errors import Exit, FindingsError
 from verify_norm.core.serial import spec_text
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip
 
 SCHEMA = 1

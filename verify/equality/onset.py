@@ -5,7 +5,8 @@ from dataclasses import replace
 from math import prod
 
 from verify_norm.core.geometry import refusal, row_length
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.equality.model import Axis
 
 ROWS = {"cpu": 16, "cuda": 128}  # at least, in a scan over N: a row alone has equal bits by luck

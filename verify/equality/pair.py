@@ -6,13 +6,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import gpu_memory, make
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.excess import element as named
 from verify_norm.core.judge import identical
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op, Tensor
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Output
-from verify_norm.core.spec import CaseSpec, Contract, Kernel, Op, Tensor
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.ulp import distance
 from verify_norm.equality.model import Element, Gap
 from verify_norm.running.execute import Clock, execute
@@ -34,8 +37,8 @@ class Returned:
 def call(kernel: Kernel, spec: CaseSpec, device: str) -> Returned:
     """Return what the kernel returns on a case, from guarded and poisoned memory; without the truth."""
     op = OPS[kernel.op]
-    with placement.WhereItFits():
-        placement.release(device)
+    with gpu_memory.WhereItFits():
+        gpu_memory.release(device)
         timed = replace(kernel, run=Clock().around(kernel.run, device))  # an error of the GPU comes inside the call
         ran = execute(timed, make.build(spec, op, kernel.contract, device, make.exact_inputs(spec, op)))
         problem = ran.problem or ""

@@ -8,8 +8,10 @@ from math import prod
 
 from verify_norm.core.coverage import Coverage, out_of_time
 from verify_norm.core.geometry import size
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel, Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.equality import onset
 from verify_norm.equality.model import Gap, Side, Tally, Unstable
 from verify_norm.equality.pair import Returned, called, gaps

@@ -12,8 +12,9 @@ from verify_norm.checks.signature import signature
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.run import Expected, Output, Run
-from verify_norm.core.spec import Kernel, Op
 from verify_norm.core.tally import Tally
 from verify_norm.exhaustive.model import FEW, Asked, Element, Part, Violation
 from verify_norm.exhaustive.spaces import SPACES, cases, given, varied

@@ -7,9 +7,8 @@ from functools import reduce
 from typing import Any, TypeVar
 
 from verify_norm.core.case_words import told_apart
-from verify_norm.core.errors import Exit
-from verify_norm.core.results import FindingsError
-from verify_norm.core.spec import Contract
+from verify_norm.core.contract import Contract
+from verify_norm.core.errors import Exit, FindingsError
 from verify_norm.core.tally import Tally
 
 SCHEMA = 1

@@ -16,11 +16,11 @@ from verify_norm.core.coverage import out_of_time
 from verify_norm.core.dtypes import dtype_name
 from verify_norm.core.errors import UsageError
 from verify_norm.core.files import write
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.ranges import out_of_range
 from verify_norm.core.serial import by_lines, first_error, jsonable
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import Kernel
 from verify_norm.exhaustive import spaces
 from verify_norm.exhaustive.examine import examine
 from verify_norm.exhaustive.model import Asked, Choice, Exhausted

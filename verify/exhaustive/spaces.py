@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import draw, make, placement
+from verify_norm.cases import contents, draw, make
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case
-from verify_norm.core.spec import CaseSpec, Kernel, Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.exhaustive.model import Asked
 
 CHANNELS = 8  # of fixed statistics: x meets as many weights, means and variances
@@ -145,7 +147,7 @@ def _rows(kernel: Kernel, asked: Asked, start: int, stop: int, device: str) -> C
     shape = (len(rows), *(1,) * (len(spec.shape) - 2), space.length)
     x = rows.reshape(shape).expand(spec.shape)
     name = varied(op)
-    exact: dict[str, Any] = {name: placement.to_float64(x, judge)}
+    exact: dict[str, Any] = {name: contents.to_float64(x, judge)}
     one = replace(spec, shape=(1, *spec.shape[1:]))
     for tensor in op.inputs:
         if tensor.role == "saved" or tensor.name == name:

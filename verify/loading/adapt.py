@@ -14,16 +14,21 @@ import torch
 from torch import Tensor
 
 from verify_norm.cases import make
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.geometry import differentiable
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.promises import output_dtype
-from verify_norm.core.spec import Contract, Kernel, Op
 from verify_norm.loading import domain, gradients, modules
-from verify_norm.loading.bind import FEATURES, Candidate, bind, features, meant, parse, schema_of, signature
+from verify_norm.loading.argument_names import FEATURES, meant
+from verify_norm.loading.bind import Candidate, bind, features
+from verify_norm.loading.bind_option import parse
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.gradients import Call
 from verify_norm.loading.returned import named
+from verify_norm.loading.signatures import schema_of, signature
 from verify_norm.loading.targets import preset
 
 

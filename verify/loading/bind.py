@@ -1,16 +1,8 @@
 """Binds an operator's inputs and attributes to the arguments of a callable, by name.
 
-ALIASES lists the names that other people use. A user's `--bind` settles the rest, in the syntax of a call:
-
-    x=hidden_states           the operator's x is the argument hidden_states (a name on the right)
-    eps=variance_epsilon      … and its eps is variance_epsilon
-    casting_mode="llama"      an argument gets a constant (a literal on the right)
-    eps=1e-6, bias=None       a constant of the operator: all cases have it, and an argument for it gets it
-    eps=eps                   a name that no argument has goes to **kwargs, if the callable has them
-    … -> y, rstd, _, mean     the names of the returned values, in order; _ is ignored
+`argument_names` knows the names that other people use. A user's `--bind` (`bind_option`) settles the rest.
 """
 
-import ast
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -18,124 +10,20 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-import torch
-from torch._library.custom_ops import CustomOpDef
-
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
+from verify_norm.core.op import Op
 from verify_norm.core.ranges import out_of_range
-from verify_norm.core.spec import Contract, Op
+from verify_norm.loading.argument_names import FEATURES, meant
+from verify_norm.loading.bind_option import BindOption
 from verify_norm.loading.targets import preset
 
 ARGUMENTS = re.compile(r"\barguments?\b")  # what Python and extensions speak of where a call does not fit
 UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
-FEATURES = "features"  # the number of elements of weight
-ALIASES = {  # our name: other names, in any case unless another line has the exact spelling
-    name: tuple(others.split())
-    for name, others in {
-        "x": "input inputs inp hidden_states hidden h src x_in hidden_state tensor q query query_states",
-        "residual": "r res resid skip residual_in",
-        "mask": "dropout_mask keep_mask keep dmask",
-        "gate": "g z gating gates",
-        "weight": "w weights gamma g scale gain",
-        "bias": "b beta shift use_bias with_bias",
-        "dy": "grad_output grad_outputs grad_out grad_y grad do dout gy",
-        "dresidual_out": "dresidual ds ds_out dres grad_residual_out",
-        "residual_out": "s summed x_plus_residual x input hidden_states",  # the x of a fused addition's backward
-        "mean": "mu means save_mean saved_mean",
-        "rstd": "inv_std invstd inv_var invvar rrms inv_rms save_rstd saved_rstd save_invstd",
-        "running_mean": "moving_mean",
-        "running_var": "moving_var running_variance",
-        "scale": "output_scale out_scale y_scale scale_y quant_scale",
-        "global_scale": "input_global_scale sf_scale",
-        "y_scale": "scales scale out_scale output_scale scale_out token_scales group_scales output_s",
-        "scale_ub": "scale_upper_bound ub",
-        "cos": "cos_cache cosine freqs_cos cos_table",
-        "sin": "sin_cache sine freqs_sin sin_table",
-        "eps": "epsilon variance_epsilon norm_eps layer_norm_eps layer_norm_epsilon rms_norm_eps",
-        "variance_size": "variance_size_override var_hidden_size partial_size",
-        "dropout_p": "p drop_p dropout dropout_rate p_dropout",
-        "num_groups": "G groups n_groups ngroups num_group",
-        "weight_offset": "offset unit_offset",
-        "training": "is_training train",
-        "momentum": "",
-        "normalized_shape": "norm_shape",
-        FEATURES: "hidden_size hidden_dim hidden dim d d_model n_embd embed_dim embedding_dim emb_dim ndim size n c "
-        "n_cols ncols num_features num_channels n_channels channels head_dim head_size dim_head",
-        "affine": "elementwise_affine use_affine",
-        "running": "track_running_stats",
-        "y": "out output result",
-        "amax": "abs_max absmax",
-        "dx": "grad_input grad_x dinput out output",
-        "dresidual": "dres grad_residual dresidual_in",
-        "dgate": "dg dz grad_gate grad_g",
-        "dscale": "grad_scale",
-        "dshift": "grad_shift",
-        "dweight": "dw dgamma grad_weight grad_gamma",
-        "dbias": "db dbeta grad_bias grad_beta",
-    }.items()
-}
 DERIVED = ("normalized_shape", "weight_offset")  # of what few functions take
 ABSENT = ("bias", "residual", "scale_ub")  # of a library's norm, where the operator has none: they are None
 # What a constant can fix.
 NUMBERS = ("eps", "num_groups", "weight_offset", "training", "momentum", "scale", "variance_size", "dropout_p")
-
-
-def meant(name: str, offered: Iterable[str]) -> str | None:
-    """Return which of the offered names an argument's name stands for; None if it stands for none.
-
-    >>> meant("dY", ("dy", "x")), meant("G", ("weight", "num_groups")), meant("g", ("weight", "num_groups"))
-    ('dy', 'num_groups', 'weight')
-    >>> meant("gate", ("x", "weight")) is None, meant("g", ("x", "gate", "weight"))
-    (True, 'gate')
-    """
-    offered = tuple(offered)
-    for spelling in dict.fromkeys((name, name.lower())):
-        if spelling in offered:
-            return spelling
-        for ours in offered:
-            if spelling in ALIASES.get(ours, ()):
-                return ours
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class BindOption:
-    """A parsed `--bind`: names (ours: theirs), constants (theirs, or ours: the value), names of returned values."""
-
-    names: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    returns: tuple[str, ...] = ()
-
-
-def parse(text: str) -> BindOption:
-    """Return the parsed text of `--bind`; raises UsageError.
-
-    >>> option = parse('x=inp, mode="llama", in_place=False -> y, _, rstd')
-    >>> option.names, option.constants, option.returns
-    ({'x': 'inp'}, {'mode': 'llama', 'in_place': False}, ('y', '_', 'rstd'))
-    """
-    pairs, arrow, returned = text.partition("->")
-    returns = tuple(part.strip() for part in returned.split(",")) if arrow else ()
-    names, constants = {}, {}
-    try:
-        call = ast.parse(f"f({pairs.strip()})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or not all(name.isidentifier() for name in returns):
-            raise SyntaxError
-        for keyword in call.keywords:
-            if keyword.arg is None:
-                raise SyntaxError
-            if isinstance(keyword.value, ast.Name):
-                names[keyword.arg] = keyword.value.id
-            else:
-                constants[keyword.arg] = ast.literal_eval(keyword.value)
-    except (SyntaxError, ValueError) as error:
-        example = 'x=hidden_states,eps=1e-6,mode="llama" -> y,rstd'
-        raise UsageError(f"cannot parse --bind {text!r}; expected something like {example}") from error
-    outputs = [name for name in returns if name != "_"]
-    for given in ([keyword.arg or "" for keyword in call.keywords], outputs):
-        if twice := next((name for name in given if given.count(name) > 1), ""):
-            raise UsageError(f"--bind {text!r}: expected each name once, got {twice} twice")
-    return BindOption(names, constants, returns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,39 +101,6 @@ class Binding:
             taken = ", ".join(f"{name}={name}" for name in self.sources if name != refused[1])
             hint = f"its **{self.rest} gets all that the operator offers; name what it takes, as --bind '{taken}'"
             raise TypeError(f"{error}; {hint}") from error
-
-
-def signature(function: Any, name: str) -> list[inspect.Parameter]:
-    """Return the function's parameters; raises UsageError if neither Python nor torch.jit knows them."""
-    schema = schema_of(function)
-    if schema is not None:
-        return [_parameter(argument) for argument in schema.arguments]
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{name} has no signature to bind arguments by: {error}") from error
-
-
-def schema_of(function: Any) -> Any:
-    """Return the schema of a function by torch.jit.script, or of an operator of torch; None for any other function.
-
-    Their signature in Python is (*args, **kwargs). Of several overloads it is the default one.
-    """
-    if isinstance(function, torch.jit.ScriptFunction):
-        return function.schema
-    if isinstance(function, CustomOpDef):
-        function = function._opoverload
-    if isinstance(function, torch._ops.OpOverloadPacket):
-        overloads = function.overloads()
-        function = getattr(function, "default" if "default" in overloads else overloads[0])
-    return function._schema if isinstance(function, torch._ops.OpOverload) else None
-
-
-def _parameter(argument: Any) -> inspect.Parameter:
-    """Return the parameter that an argument of a schema is."""
-    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
-    kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Parameter(argument.name, kind, default=default)
 
 
 def bind(

@@ -5,10 +5,11 @@ import re
 
 from verify_norm.core.chains import is_chain
 from verify_norm.core.errors import LIST, UnknownOpError, one_of
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS, resolved
-from verify_norm.core.spec import Kernel
 from verify_norm.core.user_operators import Operator, is_own
-from verify_norm.kernels import KERNELS, THIRD_PARTY
+from verify_norm.kernels import KERNELS
+from verify_norm.kernels.adapters import THIRD_PARTY
 
 BUILTIN: dict[str, Kernel] = {kernel.name: kernel for kernel in KERNELS}
 PEERS: dict[str, Kernel] = {kernel.name: kernel for kernel in THIRD_PARTY}  # of other libraries, which may be missing

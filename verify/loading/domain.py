@@ -7,12 +7,17 @@ from typing import Any
 
 from verify_norm.cases.corners import corners
 from verify_norm.core import nearest, only
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import KERNEL_DTYPES
 from verify_norm.core.errors import UsageError, one_line, quoted
-from verify_norm.core.geometry import special_lost, thawed, without_shared_memory
+from verify_norm.core.geometry import thawed
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.layouts import without_shared_memory
+from verify_norm.core.op import Op, View
 from verify_norm.core.ops import OPS
 from verify_norm.core.serial import spec_text
-from verify_norm.core.spec import CaseSpec, Contract, Kernel, Op, View
+from verify_norm.core.spec import CaseSpec
+from verify_norm.core.specials import special_lost
 from verify_norm.loading.bind import Binding, Candidate
 from verify_norm.loading.targets import again
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from verify_norm.core.chains import is_chain
 from verify_norm.core.errors import LIST, UsageError, first_line, one_line, one_of
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Kernel
 from verify_norm.loading import nested
 from verify_norm.loading.builtin import BOTH, BUILTIN
 from verify_norm.loading.domain import declaration, right

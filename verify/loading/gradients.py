@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from verify_norm.cases.placement import same_values
+from verify_norm.cases.contents import same_values
 from verify_norm.core.geometry import differentiable, summands
+from verify_norm.core.op import Op
 from verify_norm.core.ops import forward_of
-from verify_norm.core.spec import Op
 from verify_norm.core.ways import PARAMETERS
 from verify_norm.loading.returned import RefusedError, named
 

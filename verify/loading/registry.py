@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 from verify_norm.core import only
-from verify_norm.core.contracts import checked
+from verify_norm.core.contract import Contract
+from verify_norm.core.contract_fields import checked
 from verify_norm.core.errors import LIST, UsageError, first_line, one_of, quoted
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.known import declared, overwritten, whole
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract, Kernel
 from verify_norm.core.user_operators import HERE, Operator
 from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.spec import Op
+from verify_norm.core.op import Op
 
 READABLE = {
     *FORMATS,

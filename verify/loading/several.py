@@ -8,7 +8,7 @@ from os.path import isfile
 from typing import Any
 
 from verify_norm.core.errors import UsageError
-from verify_norm.core.spec import Kernel
+from verify_norm.core.kernel import Kernel
 from verify_norm.loading.builtin import BUILTIN, infer
 from verify_norm.loading.registry import find
 from verify_norm.loading.targets import attribute, imported, reach

@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import traceback
 from functools import partial
 from pathlib import Path
 from types import ModuleType, NoneType
@@ -100,19 +99,11 @@ def imported(where: str) -> Any:
     except BaseException as error:  # SystemExit too, and whatever else a file raises
         of_triton = isinstance(error, ImportError) and str(error.name).partition(".")[0] == "triton"
         reason = (packages.missing("it", "triton") or packages.without_triton()) if of_triton else ""
-        raise UsageError(f"{where} cannot be imported: {reason or one_line(error)}{_line(where, error)}") from error
+        own = where.endswith(".py") and not isinstance(error, SyntaxError)  # which says its line itself
+        line = f" ({line})" if own and (line := user_code.line_of(error, where)) else ""
+        raise UsageError(f"{where} cannot be imported: {reason or one_line(error)}{line}") from error
     finally:
         sys.path[:] = [folder for folder in sys.path if folder not in added]
-
-
-def _line(where: str, error: BaseException) -> str:
-    """Return the last line of the file that an error comes from, as " (raises.py, line 3)"; "" if it says so itself."""
-    lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if _same(one.filename, where)]
-    return f" ({where}, line {lines[-1]})" if lines and not isinstance(error, SyntaxError) else ""
-
-
-def _same(file: str, where: str) -> bool:
-    return where.endswith(".py") and Path(file).absolute() == Path(where).absolute()
 
 
 def reach(where: str) -> None:

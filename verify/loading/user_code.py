@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from traceback import walk_tb
+from typing import NoReturn
 
 from verify_norm.core.errors import UsageError, one_line
 
@@ -44,17 +45,21 @@ def blamed(name: str) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        if not (place := _place(error)):
+        if not (place := line_of(error)):
             raise
         raise UsageError(f"{name} raises {one_line(error)} when it is looked at ({place})") from error
 
 
-def _place(error: BaseException) -> str:
-    """Return the last line of the user's code in a traceback, as "ops.py, line 3"; "" if there is none."""
-    place, frame = "", error.__traceback__
-    while frame is not None:
-        names: dict[str, Any] = frame.tb_frame.f_globals
-        if str(names.get("__name__", "")).partition(".")[0] not in OTHERS:
-            place = f"{Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno}"
-        frame = frame.tb_next
+def line_of(error: BaseException, file: str = "") -> str:
+    """Return the last line of the user's code in a traceback, as "ops.py, line 3"; "" if there is none.
+
+    With a `file` it is the last line of that file, whose name it has: what the file imports may fail further down.
+    """
+    place = ""
+    for frame, number in walk_tb(error.__traceback__):
+        path, module = Path(frame.f_code.co_filename), str(frame.f_globals.get("__name__", ""))
+        if file and path.absolute() == Path(file).absolute():
+            place = f"{file}, line {number}"
+        elif not file and module.partition(".")[0] not in OTHERS:
+            place = f"{path.name}, line {number}"
     return place

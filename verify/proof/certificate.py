@@ -7,8 +7,8 @@ from typing import Any
 
 from verify_norm import __version__
 from verify_norm.core.known import whole
+from verify_norm.core.op import Tensor
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Tensor
 from verify_norm.proof.device import DEVICE
 from verify_norm.proof.field import P
 from verify_norm.proof.promise import OVER_ROWS, depths, growing

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
 from verify_norm.core.promises import output_dtype
-from verify_norm.core.spec import Contract
 from verify_norm.proof import field as f
 from verify_norm.proof.buffers import Memory
 from verify_norm.proof.memory import Buffer, NotProved

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.promises import arithmetic
-from verify_norm.core.spec import Contract
 from verify_norm.proof.memory import NotProved
 from verify_norm.proof.shapes import Form
 from verify_norm.proof.shown import Configuration, Proved

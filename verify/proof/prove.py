@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract, Op
 from verify_norm.loading.registry import find
 from verify_norm.proof.memory import NotProved
 from verify_norm.proof.promise import promise

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verify_norm.core.errors import UsageError, first_line
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.proved import Proved
-from verify_norm.core.spec import Kernel
 from verify_norm.proof.certificate import plain_forms, versions
 from verify_norm.proof.prove import Asked, forms, one_m, request
 from verify_norm.proof.recording import record

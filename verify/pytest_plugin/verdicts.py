@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from verify_norm.auditing.model import report_of
+from verify_norm.core.case_words import count
 from verify_norm.core.errors import Exit
 from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.report_text import cases, failure, gap, replay_line
 from verify_norm.core.results import Report
 from verify_norm.report import documents
-from verify_norm.report.words import count, no_data, seen
+from verify_norm.report.words import no_data, seen
 
 MORE = "give more time by --norm-seconds, or accept it by --norm-allow-incomplete"
 

@@ -5,12 +5,13 @@ from rich.table import Table
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint
 from verify_norm.auditing.model import Audit, Hunt, Ladder, UlpReport, WorstCase
+from verify_norm.core.case_words import count
 from verify_norm.core.errors import Exit
 from verify_norm.core.report_text import command, replay_line
 from verify_norm.report import terminal
 from verify_norm.report.markup import escape
 from verify_norm.report.terminal import number, table
-from verify_norm.report.words import count, percent
+from verify_norm.report.words import percent
 
 MEASURES = {"ratio": "error/bound", "ulp": "ULP"}
 

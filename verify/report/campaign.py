@@ -4,12 +4,12 @@ from rich.console import Console
 
 from verify_norm.campaign.comparison import SAME
 from verify_norm.campaign.summary import Summary, ago, lacking
+from verify_norm.core.case_words import count
 from verify_norm.core.errors import Exit
 from verify_norm.exhaustive.run import duration
 from verify_norm.report.exhaust import VERDICTS
 from verify_norm.report.markup import escape
 from verify_norm.report.terminal import number, table
-from verify_norm.report.words import count
 
 
 def show(found: Summary, console: Console) -> None:

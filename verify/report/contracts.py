@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from verify_norm.cases.allowance import allowances, words
-from verify_norm.core.contracts import allowed
+from verify_norm.core.contract import Contract
+from verify_norm.core.contract_fields import allowed
 from verify_norm.core.diagnosis import two_digits
 from verify_norm.core.known import NAMES, STRICT, WEAKER, declared, meanings, read
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract
 from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
 

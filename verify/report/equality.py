@@ -2,11 +2,12 @@
 
 from rich.console import Console
 
+from verify_norm.core.case_words import case, count
 from verify_norm.core.errors import Exit
 from verify_norm.equality.model import Arithmetic, Difference, Equality, nothing, per_type, replay_line
 from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
-from verify_norm.report.words import case, count, skip_line
+from verify_norm.report.words import skip_line
 
 CPU = "It ran on the CPU: this is no evidence about a GPU."
 NOTE = "Bit for bit: NaN equals NaN of any sign and payload; 0 and −0 differ."

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from verify_norm.auditing.model import Audit, Document, Ladder, report_of
+from verify_norm.core.case_words import case, count
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
 from verify_norm.core.report_text import cases, explanation, next_step, replay_line
@@ -18,7 +19,7 @@ from verify_norm.report.compare.errors import of_survey, of_tally
 from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way
 from verify_norm.report.detected import detected, detected_by_all
 from verify_norm.report.terminal import number
-from verify_norm.report.words import case, count, no_data, percent, seen, skip_line
+from verify_norm.report.words import no_data, percent, seen, skip_line
 from verify_norm.report.worst import CONDITION, worst_cases
 
 LONGEST, LONGEST_CODE = 600, 4000  # characters of one text of a kernel: GitHub accepts 1 MiB for a step

@@ -5,8 +5,8 @@ import re
 import sys
 
 from verify_norm import reference
+from verify_norm.core.op import Extent, Op, Tensor, View
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Extent, Op, Tensor, View
 from verify_norm.reference.stages.quantize import BLOCKS
 
 SHAPES: dict[View, dict[Extent, str]] = {  # by what is normalized together

@@ -8,6 +8,7 @@ from rich.console import Console, JustifyMethod
 from rich.padding import Padding
 from rich.table import Table
 
+from verify_norm.core.case_words import count
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
 from verify_norm.core.report_text import cases, facts, next_step
@@ -16,7 +17,7 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Tally
 from verify_norm.report.detected import detected, detected_by_all, relative
 from verify_norm.report.markup import escape
-from verify_norm.report.words import count, percent, seen, skip_line
+from verify_norm.report.words import percent, seen, skip_line
 from verify_norm.report.worst import CONDITION, Worst, worst_cases
 
 POWER = (

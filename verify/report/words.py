@@ -5,13 +5,12 @@ from math import inf, isfinite
 from typing import Literal
 
 from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
-from verify_norm.core.case_words import case as case
-from verify_norm.core.case_words import count as count
+from verify_norm.core.case_words import count
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import Exit, alternatives
 from verify_norm.core.proved import sentences
 from verify_norm.core.report_text import cases, unchecked
 from verify_norm.core.results import Report
-from verify_norm.core.spec import Contract
 from verify_norm.core.tally import CheckResult, Skip
 
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}  # to their pictures

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from verify_norm.core.finding import Finding
 from verify_norm.core.serial import spec_text
-from verify_norm.kernels.zoo import Example
+from verify_norm.kernels.zoo.example import Example
 from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
 from verify_norm.validation.zoo import Outcome, explains

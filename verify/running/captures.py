@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from verify_norm.cases import placement
+from verify_norm.cases import contents, gpu_memory, placement
 from verify_norm.core.errors import one_line
 from verify_norm.loading.returned import RefusedError
 
@@ -90,7 +90,7 @@ def replayed(function: Function) -> Function:
 
         def write(sources: list[torch.Tensor]) -> None:
             for tensor, source in zip(tensors, sources, strict=True):
-                placement.overwrite(tensor, source)
+                contents.overwrite(tensor, source)
 
         others = [(1 - value.float() / 2).to(value.dtype) for value in values]
         graph, usual, beside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
@@ -102,7 +102,7 @@ def replayed(function: Function) -> Function:
         usual.wait_stream(beside)
         write(others)
         for device in {tensor.device for tensor in tensors}:
-            placement.release(device)  # a capture cannot: the memory of an earlier case would be lost to it
+            gpu_memory.release(device)  # a capture cannot: the memory of an earlier case would be lost to it
         pool = torch.cuda.graph_pool_handle()
         try:
             with torch.cuda.graph(graph, pool, stream=beside):  # its own is of the device of the first capture

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from verify_norm.core.spec import Kernel
+from verify_norm.core.kernel import Kernel
 from verify_norm.loading import functions, nested, registry
 from verify_norm.loading.targets import reach
 from verify_norm.running import stacks

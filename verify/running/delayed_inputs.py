@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, globaltimer
 
+from verify_norm.cases.contents import bytes_of
 from verify_norm.core.run import Case
-from verify_norm.running.guards import content
 
 LIMIT = 2**28  # bytes of the inputs' storages: larger inputs are not copied
 NAN = 255  # a byte: bytes of this value are NaN in every format
@@ -92,5 +92,5 @@ def _inputs(case: Case) -> dict[int, torch.Tensor]:
     for tensor in case.op.inputs:
         value = case.arguments[tensor.name]
         if tensor.extent != "affine" and value is not None and value.is_cuda and value.numel():
-            found[value.untyped_storage().data_ptr()] = content(value, whole=True)
+            found[value.untyped_storage().data_ptr()] = bytes_of(value, whole=True)
     return found

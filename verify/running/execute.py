@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from verify_norm.cases import make, placement, transfer
+from verify_norm.cases import contents, gpu_memory, make, transfer
 from verify_norm.core import judge
 from verify_norm.core.errors import one_line
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.known import overwritten
 from verify_norm.core.run import Called, Case, Output, Run
-from verify_norm.core.spec import Kernel
 from verify_norm.loading.returned import RefusedError, named
-from verify_norm.running import guards, packed, refusals
+from verify_norm.running import argument_writes, guards, overlapping, packed, refusals
 from verify_norm.running.interpreter.arithmetic import differs_on_gpu
 from verify_norm.running.reading import content, read
 from verify_norm.running.surroundings import able_to_judge, left
@@ -91,7 +91,7 @@ def execute(
         _settle(device)
         clock = time.process_time if device.type == "cpu" and not kernel.remote else time.perf_counter
         started = clock()  # of the processor's time, if there is but one process: others slow no case down
-        given = guards.Arguments(case.arguments)
+        given = argument_writes.Arguments(case.arguments)
         called = call(kernel, case, within, watch)
         told: dict[str, Any] = {
             "limits": called.limits,
@@ -195,7 +195,7 @@ def _call(
         except RefusedError as refusal:
             return Called(problem=str(refusal), refused=True)
         except BaseException as error:  # sys.exit() or a kernel's own KeyboardInterrupt would end the tool
-            if not begun or pressed or placement.taken_by_others(error, device):  # not the kernel's error
+            if not begun or pressed or gpu_memory.taken_by_others(error, device):  # not the kernel's error
                 raise
             return _raised(case, error)
     if not isinstance(outputs, str):
@@ -205,7 +205,7 @@ def _call(
         return Called(problem=outputs, evasions=evasions)
     at_return = content(outputs) if told else {}
     damage = tuple(made.damage(outputs)) if made else ()
-    overlaps = tuple(guards.overlaps(outputs, case.arguments))
+    overlaps = tuple(overlapping.overlaps(outputs, case.arguments))
     ran = made.operators.names if made else ()
     return Called(outputs, damage=damage, overlaps=overlaps, operators=ran, evasions=evasions, at_return=at_return)
 
@@ -278,7 +278,7 @@ def _values(called: Called, case: Case, kernel: Kernel) -> dict[str, Output | No
     typed = [packed.values(name, value, case.spec, case.op, kernel.contract) for name, value in some.items()]
     types, tensors = [dtype for dtype, _ in typed], [tensor for _, tensor in typed]
     judge = make.judge_of(case.spec, case.op, case.device)
-    held = transfer.values(tensors) if judge is None else [placement.to_float64(tensor, judge) for tensor in tensors]
+    held = transfer.values(tensors) if judge is None else [contents.to_float64(tensor, judge) for tensor in tensors]
     read = {name: Output(dtype, got.shape, got, None) for name, dtype, got in zip(some, types, held, strict=True)}
     return {name: read.get(name) for name in outputs}
 

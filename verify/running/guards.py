@@ -1,4 +1,4 @@
-"""Finds illegal writes of a kernel: compares its arguments before and after, and guards all that it allocates."""
+"""Finds illegal uses of the memory that a kernel allocates: writes beside it into guards, reads of its poison."""
 
 import importlib
 import math
@@ -13,15 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from verify_norm.cases import placement
-from verify_norm.cases.transfer import copied, different
-from verify_norm.core import geometry
+from verify_norm.cases import contents
+from verify_norm.core.layouts import memory_span
 from verify_norm.core.run import Damage
+from verify_norm.running.argument_writes import LIMIT
 from verify_norm.running.operators import Operators
 
-LIMIT = 2**28  # bytes: a larger buffer has no guards; of a larger argument only the elements are compared
-TOO_HARD = 2  # torch's answer to whether a tensor overlaps itself, where strides do not tell
-COUNTED = 2**20  # elements whose addresses are compared
 HELD = 2**30  # bytes of guarded buffers in one call, which all live to its end; later buffers have no guards
 NARROWEST, WIDEST = 1024, 65536  # bytes of a guard: as wide as its buffer, because a wrong write is often off by a row
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element
@@ -91,7 +88,7 @@ class PoisonEmpty(TorchDispatchMode):
     def _guarded(self, fresh: torch.Tensor, func: Any) -> torch.Tensor:
         """Return `fresh` between guards; itself, poisoned if possible, if it is too large or of an unusual kind."""
         size, empty = fresh.element_size(), func in self._EMPTY
-        extent = geometry.memory_span(fresh.shape, fresh.stride())
+        extent = memory_span(fresh.shape, fresh.stride())
         poison = _poison(fresh.dtype, self._poison)
         try:
             if extent * size > LIMIT or self._held + extent * size > HELD:
@@ -109,7 +106,7 @@ class PoisonEmpty(TorchDispatchMode):
             return fresh
         self._held += extent * size
         maker = func.overloadpacket.__name__.removeprefix("_")
-        name = f"torch.{maker} {tuple(fresh.shape)} {placement.dtype_name(fresh)}"
+        name = f"torch.{maker} {tuple(fresh.shape)} {contents.dtype_name(fresh)}"
         self._allocations.append(_Allocation(name, base, front, extent, own.data_ptr()))
         return own
 
@@ -181,126 +178,3 @@ def _poison_integer(dtype: torch.dtype, poison: float) -> int:
 def _bits(flat: torch.Tensor) -> NDArray[np.uint8]:
     """Return the bytes of a run of elements, one row per element."""
     return np.asarray(flat.contiguous().view(torch.uint8).cpu().numpy()).reshape(flat.numel(), flat.element_size())
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """An argument before the call: its whole storage, or only its elements."""
-
-    name: str
-    tensor: torch.Tensor
-    before: torch.Tensor
-    whole: bool
-
-
-class Arguments:
-    """The bits of every argument before a call, with its gaps and guards."""
-
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        some = {n: t.detach() for n, t in arguments.items() if isinstance(t, torch.Tensor) and t.numel()}
-        whole = {name: tensor.untyped_storage().nbytes() <= LIMIT for name, tensor in some.items()}
-        before = copied([content(tensor, whole[name]) for name, tensor in some.items()])
-        self._taken = [_Snapshot(n, t, held, whole[n]) for (n, t), held in zip(some.items(), before, strict=True)]
-
-    def damage(self, writable: Iterable[str]) -> Iterator[Damage]:
-        """Yield what has changed since then; elements of `writable` arguments may change."""
-        writable = frozenset(writable)
-        before = [taken.before for taken in self._taken]
-        now = [content(t.tensor, t.whole)[: t.before.numel()] for t in self._taken]  # `effects` reports more memory
-        for number in different(now, before):
-            taken, held = self._taken[number], now[number]
-            if lost := taken.before.numel() - held.numel():
-                yield Damage(taken.name, "in", lost, 0)
-            else:
-                changed = _changed(taken, held)
-                yield from (d for d in changed if not (d.where == "in" and d.buffer in writable))
-
-
-def content(tensor: torch.Tensor, whole: bool) -> torch.Tensor:
-    """Return the bytes of the tensor's storage, or only of its elements."""
-    if not whole:
-        dense = tensor.detach().contiguous()  # of one element with any strides
-        return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-
-
-def _changed(taken: _Snapshot, now: torch.Tensor) -> Iterator[Damage]:
-    size = taken.tensor.element_size()
-    before, after = (t.cpu().numpy().reshape(-1, size) for t in (taken.before, now))
-    changed = np.flatnonzero((before != after).any(1))
-    if not taken.whole:
-        yield Damage(taken.name, "in", changed.size * size, 0)
-        return
-    own = np.unique(_offsets(taken.tensor) + int(taken.tensor.storage_offset()))
-    place = np.searchsorted(own, changed)  # the number of own elements before it
-    left = np.where(place > 0, changed - own[place - 1], len(before))
-    right = np.where(place < own.size, own[np.minimum(place, own.size - 1)] - changed, len(before))
-    inside = right == 0
-    wheres = {
-        "in": inside,
-        "before": (place == 0) & ~inside,
-        "after": place == own.size,
-        "between": (place > 0) & (place < own.size) & ~inside,
-    }
-    for where, these in wheres.items():
-        if these.any():
-            away = np.minimum(left, right)[these].min() - (where != "in")
-            yield Damage(taken.name, where, int(these.sum()) * size, int(away) * size)
-
-
-def overlaps(outputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield every output that shares bytes with an argument or an earlier output, as (output, the other)."""
-    seen = [(name, value, _reach(value)) for name, value in arguments.items() if isinstance(value, torch.Tensor)]
-    for name, output in outputs.items():
-        if isinstance(output, torch.Tensor):
-            own = _reach(output)
-            near = ((other, tensor) for other, tensor, its in seen if own.start < its.stop and its.start < own.stop)
-            yield from ((name, other) for other, tensor in near if _overlap(output, tensor))
-            seen.append((name, output, own))
-
-
-def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Return whether two elements of a tensor share memory; False where that takes long to tell.
-
-    >>> overlaps_itself(torch.zeros(3).expand(2, 3)), overlaps_itself(torch.zeros(4).as_strided((3, 2), (1, 1)))
-    (True, True)
-    >>> overlaps_itself(torch.zeros(3, 2).t()), overlaps_itself(torch.zeros(9).as_strided((2, 3), (3, 2)))
-    (False, False)
-    """
-    known = torch._debug_has_internal_overlap(tensor)  # 0: no, 1: yes, 2: too hard
-    if known != TOO_HARD or tensor.numel() > COUNTED:
-        return bool(known == 1)
-    return int(np.unique(_offsets(tensor)).size) < tensor.numel()
-
-
-def _offsets(tensor: torch.Tensor) -> Any:
-    """Return how many elements each element is behind the first one, in memory."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return sum(np.ix_(*(np.arange(n) * stride for n, stride in steps)))
-
-
-def _reach(tensor: torch.Tensor) -> range:
-    """Return the addresses from a tensor's first byte to its last."""
-    if tensor.layout is not torch.strided or not tensor.numel():
-        return range(0)
-    first = tensor.data_ptr()
-    return range(first, first + geometry.memory_span(tensor.shape, tensor.stride()) * tensor.element_size())
-
-
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors that reach into each other share a byte."""
-    return a.device == b.device and bool(np.shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b))))
-
-
-class _Addresses:
-    """A tensor's addresses as an array: NumPy compares them, and reads no memory, which may be a GPU's."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        size = tensor.element_size()
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": f"|V{size}",
-            "data": (tensor.data_ptr(), False),
-            "shape": tuple(tensor.shape),
-            "strides": tuple(stride * size for stride in tensor.stride()),
-        }

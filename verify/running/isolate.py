@@ -14,7 +14,7 @@ from time import sleep
 from typing import Any, TypeVar
 
 from verify_norm.core.errors import UsageError, one_line
-from verify_norm.core.spec import Kernel
+from verify_norm.core.kernel import Kernel
 from verify_norm.loading import functions, nested, registry
 from verify_norm.running import child, stacks
 from verify_norm.running.fork_server import Child, EndedError, context

@@ -9,7 +9,9 @@ import math
 import torch
 
 from verify_norm.core import geometry
-from verify_norm.core.spec import CaseSpec, Contract, Op
+from verify_norm.core.contract import Contract
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of the three bits below the sign
 E8M0 = (*(2.0**k for k in range(-127, 128)), math.nan)

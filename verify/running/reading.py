@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from verify_norm.cases import contents
 from verify_norm.cases.transfer import copied
-from verify_norm.core.spec import Op
+from verify_norm.core.op import Op
 from verify_norm.loading.returned import by_name, disguise, readable
-from verify_norm.running import guards
 
 Evasions = tuple[tuple[str | None, str], ...]  # as in Run
 CONTAINERS = (torch.Tensor, torch.nn.Parameter, tuple, list, dict)  # to unpack them runs no code of the kernel
@@ -42,7 +42,7 @@ def _held(returned: Any) -> dict[int, torch.Tensor]:
         seen.add(id(one))
         if isinstance(one, torch.Tensor):
             if one.layout is torch.strided and 0 < one.untyped_storage().nbytes() <= HELD:
-                found[one.untyped_storage().data_ptr()] = guards.content(one, whole=True).clone()
+                found[one.untyped_storage().data_ptr()] = contents.bytes_of(one, whole=True).clone()
         else:
             left += gc.get_referents(one)
     return found
@@ -56,13 +56,13 @@ def _was_there(value: Any, held: Mapping[int, torch.Tensor]) -> bool:
     before = held.get(storage.data_ptr())
     if before is None:
         return storage.nbytes() > HELD
-    return torch.equal(guards.content(value, whole=True), before)
+    return torch.equal(contents.bytes_of(value, whole=True), before)
 
 
 def content(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return the bytes of the outputs as they are now, of which work that ends later changes some."""
     some = {
-        name: guards.content(value, whole=False)
+        name: contents.bytes_of(value, whole=False)
         for name, value in outputs.items()
         if value is not None and not value.is_meta and value.nbytes <= HELD
     }

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from verify_norm.core.spec import Kernel
+from verify_norm.core.kernel import Kernel
 from verify_norm.loading import functions
 from verify_norm.running import isolate as processes
 from verify_norm.running.isolate import NO_TARGET, InProcess, Isolated

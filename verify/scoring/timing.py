@@ -12,9 +12,10 @@ from typing import Any
 from verify_norm.cases import make
 from verify_norm.core import geometry
 from verify_norm.core.errors import UsageError
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.patience import LostError, Time
 from verify_norm.running.runners import Runner, runner

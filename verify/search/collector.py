@@ -1,32 +1,26 @@
-"""Collects what a run finds: tallies, findings, and what was checked; and makes the report."""
+"""Collects what a run finds: tallies, findings, and what was checked."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from verify_norm.cases.covering import Pairs
-from verify_norm.checks import CHECKS, condition
+from verify_norm.checks import CHECKS
 from verify_norm.checks.check import Check
-from verify_norm.core.case_words import count
-from verify_norm.core.coverage import Coverage, Seen
-from verify_norm.core.diagnosis import Diagnosis
-from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.coverage import Seen
 from verify_norm.core.finding import Finding
-from verify_norm.core.geometry import layout_field
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.layouts import layout_field
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
-from verify_norm.core.work import NOTHING, Compiled, Work
-from verify_norm.running.environment import environment
+from verify_norm.core.spec import CaseSpec
+from verify_norm.core.tally import Tally
+from verify_norm.core.work import NOTHING, Compiled
 from verify_norm.running.runners import Runner
 from verify_norm.running.untrusted.runner import UNSEEN
 from verify_norm.search.detectable import DetectedErrors
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
-from verify_norm.search.left_out import skips
 from verify_norm.search.limits import Raised, hints, separating, stated, wording
 from verify_norm.search.pace import Pace
 
@@ -202,123 +196,3 @@ class Collector:
         """Return the --only within which no case has findings, though most others have; "" if there is none."""
         failed = [spec for specs in self.failing.values() for spec in specs]
         return separating(self.kernel, failed, self.ran, [one.problem for one in self.raised])
-
-    def report(
-        self,
-        findings: Iterable[Finding],
-        seconds: float,
-        work: Work,
-        diagnoses: tuple[Diagnosis, ...] = (),
-        outside: str = "",
-    ) -> Report:
-        """Return the report, with these findings for those that were collected, and what explains them."""
-        lacking = (*self._lacking(), *self._falling_back())
-        failed = self.cases - self.compared
-        if failed and "signature" not in {check.name for check in self.checks}:
-            self.skipped["outputs", "none was returned that can be compared; the check signature says why"] = failed
-        return make_report(
-            self.kernel,
-            self.settings,
-            {"isolation": self.runner.note} | self._secret(),
-            cases=self.cases,
-            seconds=seconds,
-            seconds_in_kernel=self.seconds,
-            findings=condition.each(condition.of_finding, self.kernel, sorted((*findings, *lacking), key=_check)),
-            tallies=condition.each(condition.of_tally, self.kernel, sorted(self.tallies.values(), key=self._position)),
-            checks=tuple(self._result(check) for check in self.checks),
-            skipped=(*skips(self.skipped, self.too_slow, timed=bool(self.pace.seen)), *self._stated()),
-            layouts=dict(sorted(self.layouts.items())),
-            detectable=tuple(sorted((one.detectable(*key) for key, one in self.detected.items()), key=self._position)),
-            interrupted=self.interrupted,
-            diagnoses=diagnoses,
-            outside=outside,
-            coverage=Coverage(
-                self.planned,
-                self.corners,
-                self.corners_done,
-                self.refused,
-                self.compared,
-                dict(self.outputs),
-                self.ended,
-                self.pairs.met if self.pairs else 0,
-                self.possible,
-            ),
-            seen=self.saw,
-            work=work,
-        )
-
-    def _secret(self) -> dict[str, str]:
-        """Return the seed that made all cases of an untrusted run, which nobody knew before it."""
-        return {"seed": str(self.settings.seed)} if self.settings.untrusted else {}
-
-    def _lacking(self) -> Iterator[Finding]:
-        """Yield the outputs that a forward returns in some cases only; note those that the kernel never returns."""
-        forward = OPS[self.kernel.op].forward is None and "signature" in {check.name for check in self.checks}
-        for name, specs in self.without.items():
-            # nothing is saved of an empty x, nor by BatchNorm in evaluation
-            saved = [spec for spec in specs if spec.training and 0 not in spec.shape]
-            if forward and saved and self.outputs[name]:
-                self.failed["signature"] += len(saved)
-                message = (
-                    f"{name}: expected in all cases or in none, but the kernel returns it in {self.outputs[name]} "
-                    f"and not in {len(saved)}, as this one, which alone shows nothing"
-                )
-                yield Finding(self.kernel.name, "signature", name, "fail", message, saved[0], cases=len(saved))
-            else:
-                self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] = len(specs)
-
-    def _falling_back(self) -> Iterator[Finding]:
-        """Yield the norm operators of torch that ran inside a kernel which must be its own."""
-        for name, specs in self.calling.items() if self.settings.require_own else ():
-            self.failed["honesty"] += len(specs)
-            message = (
-                f"it falls back to {name} in {len(specs)} of {count(self.cases, 'case')}; --require-own forbids it"
-            )
-            yield Finding(self.kernel.name, "honesty", None, "fail", message, specs[0], cases=len(specs))
-
-    def _stated(self) -> Iterator[Skip]:
-        """Yield the limits that the kernel states, each with the number of cases that it leaves out."""
-        counts = Counter(self.limits[one.wording] for one in self.raised if one.wording in self.limits)
-        yield from (Skip("cases", reason, count, limit=True) for reason, count in counts.items())
-
-    def _result(self, check: Check) -> CheckResult:
-        name = check.name
-        held, broken = self.held[name, True], self.held[name, False]
-        counts = (self.looked[name], self.failed[name], held, held + broken)
-        return CheckResult(name, check.summary, *counts, *(("", True) if self.looked[name] else self._no_data(check)))
-
-    def _no_data(self, check: Check) -> tuple[str, bool]:
-        """Return why a check had nothing to look at, and whether the kernel offers what it needs."""
-        if not self.cases:
-            return "no case ran", True
-        if check.name == "crash" and not self.runner.isolated:
-            return f"the kernel does not run in a process of its own; isolation {self.runner.note}", False
-        if not self.compared:
-            return f"the kernel returned no output that can be compared in {count(self.cases, 'case')}", True
-        lacking = check.lacks(self.kernel, self.outputs)
-        return lacking or f"nothing to look at in {count(self.cases, 'case')}", not lacking and not self.kernel.only
-
-    def _position(self, one: Tally | Detectable) -> tuple[int, int, int]:
-        names = [tensor.name for tensor in OPS[self.kernel.op].outputs]
-        check = _check(one) if isinstance(one, Detectable) else 0
-        return check, names.index(one.output), list(FORMATS).index(one.dtype)
-
-
-def _check(one: Finding | Detectable) -> int:
-    return list(CHECKS).index(one.check)
-
-
-def make_report(kernel: Kernel, settings: Settings, facts: dict[str, str], **found: Any) -> Report:
-    """Return the report of a run: who the kernel is and where it ran, with `found`, the other fields of Report."""
-    return Report(
-        kernel=kernel.name,
-        op=kernel.op,
-        target=kernel.target,
-        backend=kernel.backend,
-        contract=kernel.contract,
-        settings=settings,
-        environment=environment(settings.device) | facts,
-        bind=kernel.bind,
-        only=kernel.only,
-        **found,
-    )

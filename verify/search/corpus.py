@@ -5,8 +5,9 @@ from pathlib import Path
 
 from verify_norm.core.errors import UsageError
 from verify_norm.core.files import write
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.serial import read_spec, spec_text
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 
 MOST = 40  # cases of one kernel
 

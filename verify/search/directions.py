@@ -1,8 +1,9 @@
 """Tells whether a callable whose name says no direction has a backward at all."""
 
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import adapt, gradients
 from verify_norm.running.runners import runner
 from verify_norm.search.examine import PRELOAD, examine_in

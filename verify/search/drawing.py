@@ -16,8 +16,9 @@ from hypothesis.strategies import SearchStrategy
 from verify_norm.cases import corners, strategies
 from verify_norm.cases.exploration import explore
 from verify_norm.core.geometry import repeated, size
+from verify_norm.core.op import Op
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.patience import kind
 from verify_norm.search.crew import Lane, Part
 from verify_norm.search.pace import SPARE, Pace, Size, cost

@@ -9,15 +9,17 @@ from math import inf
 
 import torch
 
-from verify_norm.cases import agreement, make, placement
+from verify_norm.cases import agreement, gpu_memory, make, placement
 from verify_norm.checks import CHECKS, honesty
 from verify_norm.checks.relations.rerun import slow
-from verify_norm.core import geometry
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import one_line
 from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.layouts import layout_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Tally
 from verify_norm.core.work import NOTHING, Compiled
 from verify_norm.loading.functions import Functions, remembered
@@ -115,8 +117,8 @@ def examine_in(
                 return Examined(spec, findings=tuple(crashes), looked=("crash",) * bool(crashes), hung=error.hung)
             continue
         except RuntimeError as error:  # of CUDA, in a call of ours: what another process does to the GPU may cause it
-            crowded, pause = isinstance(error, placement.CrowdedError), next(pauses, None)
-            if (crowded or placement.failed_in_cuda(error)) and pause is not None and runner.fresh():
+            crowded, pause = isinstance(error, gpu_memory.CrowdedError), next(pauses, None)
+            if (crowded or gpu_memory.failed_in_cuda(error)) and pause is not None and runner.fresh():
                 time.sleep(pause)
                 continue
             if crowded:
@@ -151,7 +153,7 @@ def examine(
     kernel = replace(kernel, contract=contract or kernel.contract)
     METER.watch()
     before, examined = METER.total, None
-    with placement.WhereItFits():  # our tensors: an error of the kernel's own is a problem of its run
+    with gpu_memory.WhereItFits():  # our tensors: an error of the kernel's own is a problem of its run
         functions = remembered() if "honesty" in checks else None
         try:
             examined = _examine(kernel, spec, checks, device, announce, rerun_seconds, functions)
@@ -160,21 +162,21 @@ def examine(
             if names:
                 found = tuple(honesty.replaced(kernel, spec, names))  # so this tool itself went wrong
                 examined = Examined(spec, findings=found, looked=("honesty",))
-            elif placement.full(error):
+            elif gpu_memory.full(error):
                 raise
             elif _dead(device):  # what a kernel broke may show in our own next call
                 message = f"it breaks the CUDA context of its process: {one_line(error)}"
                 found = (Finding(kernel.name, "crash", None, "error", message, spec),)
                 examined = Examined(spec, findings=found, looked=("crash",), dead=True)
-            elif placement.taken_by_others(error, torch.device(device)):
-                raise placement.CrowdedError(one_line(error)) from error
+            elif gpu_memory.taken_by_others(error, torch.device(device)):
+                raise gpu_memory.CrowdedError(one_line(error)) from error
             else:
                 raise
     if examined is None:
         torch.cuda.empty_cache()
         return Examined(spec, unsupported=NO_ROOM)
     if not examined.dead:
-        placement.release(device)
+        gpu_memory.release(device)
     return replace(examined, compiled=METER.total - before)
 
 
@@ -208,7 +210,7 @@ def _examine(
             if CHECKS[name].looks(ran):
                 announce(name)
                 items = None
-                with placement.WhereItFits():
+                with gpu_memory.WhereItFits():
                     items = list(CHECKS[name].function(ran))
                 if items is None:
                     left_out.append(name)
@@ -253,14 +255,14 @@ def _watch(functions: Functions, spec: CaseSpec) -> Sequence[Watch]:
 
 def _layout(run: Run, name: str) -> str:
     """Return the layout that a tensor has: without memory for "far" it is contiguous."""
-    layout, tensor = geometry.layout_of(run.case.spec, name), run.case.arguments[name]
+    layout, tensor = layout_of(run.case.spec, name), run.case.arguments[name]
     near = layout == "far" and (tensor is None or tensor.is_contiguous())
     return "contiguous" if near else layout
 
 
 def _near(run: Run, name: str) -> bool:
     """Return whether a tensor is contiguous for lack of memory, although its layout is "far"."""
-    fallen = geometry.layout_of(run.case.spec, name) == "far" != _layout(run, name)
+    fallen = layout_of(run.case.spec, name) == "far" != _layout(run, name)
     return fallen and run.case.arguments[name] is not None and placement.spreads(run.case.arguments[name].shape)
 
 

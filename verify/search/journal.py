@@ -12,8 +12,9 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from verify_norm import __version__
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.search.examine import Examined
 
 _EXAMINED = TypeAdapter(Examined)

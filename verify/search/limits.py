@@ -9,9 +9,11 @@ from functools import cache
 from math import prod
 from typing import Any
 
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Kernel, Op
-from verify_norm.loading.bind import meant
+from verify_norm.core.spec import CaseSpec
+from verify_norm.loading.argument_names import meant
 from verify_norm.running.refusals import ANY
 from verify_norm.search.traits import MOSTLY, Limit, Trait, traits_of
 

@@ -13,11 +13,11 @@ from pydantic_core import PydanticCustomError
 
 from verify_norm.core import known as named
 from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import ALIASES, KERNEL_DTYPES, dtype_name
 from verify_norm.core.errors import LIST, UsageError, one_of
 from verify_norm.core.only import EXAMPLE, checked
 from verify_norm.core.settings import DEFAULTS, Count, Seconds, Workers
-from verify_norm.core.spec import Contract
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from verify_norm.core.geometry import repeated, size
+from verify_norm.core.op import Op
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.patience import kind
 
 Size = tuple[int, int]  # rows and elements of x

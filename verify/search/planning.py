@@ -6,9 +6,10 @@ from math import prod
 from verify_norm.cases import corners, covering, dispatch, further_runs, models
 from verify_norm.checks import CHECKS
 from verify_norm.core.geometry import repeated
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running import patience
 from verify_norm.search.collector import Collector
 
@@ -51,7 +52,7 @@ def covering_cases(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseS
     The pairs are those that do not meet in the table, or in the cases of `dispatch`.
     """
     op, settings = OPS[state.kernel.op], state.settings
-    few, gpu = dispatch.array(op, dtypes, settings.seed), settings.device != "cpu"
+    few, gpu = dispatch.tiny(op, dtypes, settings.seed), settings.device != "cpu"
     found = covering.array(op, dtypes, (*table, *few), settings.seed, frozen=state.kernel.autograd, gpu=gpu)
     state.possible = found.pairs
     return tuple(state.kernel.fitted(spec) for spec in (*few, *found.rows)[: settings.examples])

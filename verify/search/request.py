@@ -12,8 +12,9 @@ from functools import cache
 from typing import Any
 
 from verify_norm.core.errors import UnknownOpError, UsageError, quoted, texts
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Seconds, Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.user_operators import Operator
 from verify_norm.loading import nested
 from verify_norm.search.options import least, options

@@ -22,18 +22,19 @@ import torch
 from pydantic import TypeAdapter
 
 from verify_norm.cases import corners, make
-from verify_norm.core import geometry
 from verify_norm.core.coverage import Coverage, out_of_time
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.layouts import memory_span
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Skip
 from verify_norm.loading import registry
 from verify_norm.running.execute import bound
-from verify_norm.search.collector import make_report
+from verify_norm.search.reporting import make_report
 
 TOOLS = {
     "memcheck": "No access is out of bounds or misaligned.",
@@ -144,7 +145,7 @@ def _bare(value: Any) -> Any:
     """Return a copy with the same strides, in memory that ends where the tensor ends."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return value
-    extent = geometry.memory_span(value.shape, value.stride())
+    extent = memory_span(value.shape, value.stride())
     if extent > _FAR:
         return value
     bare = torch.zeros(extent, dtype=value.dtype, device=value.device).as_strided(value.shape, value.stride())

@@ -7,20 +7,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.runners import runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.crew import Crew, usual
-from verify_norm.search.diagnosis import Trial
+from verify_norm.search.diagnosing import Trial
 from verify_norm.search.examine import PRELOAD, Examined
 from verify_norm.search.interruption import interruptible
 from verify_norm.search.journal import Journal
+from verify_norm.search.reporting import report
 from verify_norm.search.shrink import reduce
 from verify_norm.search.sweep import Progress, Sweep, examine_for
 
@@ -109,7 +112,7 @@ def search(
         journal.close(complete=not state.interrupted and state.corners_done == state.corners)
     outside = "" if any(one.contract for one in diagnoses) else state.outside()
     seconds = time.perf_counter() - started
-    return state.report(searching.reduced, seconds, crew.work(state.compiled), diagnoses, outside)
+    return report(state, searching.reduced, seconds, crew.work(state.compiled), diagnoses, outside)
 
 
 def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
@@ -127,7 +130,7 @@ def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
         state.runner.close()
     state.settle(alone=True)
     seconds = time.perf_counter() - started
-    return state.report(state.findings.values(), seconds, Crew(state.runner).work(state.compiled))
+    return report(state, state.findings.values(), seconds, Crew(state.runner).work(state.compiled))
 
 
 @contextmanager

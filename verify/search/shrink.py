@@ -9,7 +9,9 @@ from math import prod
 from typing import Any
 
 from verify_norm.core import geometry, ways
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
+from verify_norm.core.specials import special_input
 
 
 def reduce(spec: CaseSpec, op: Op, fails: Callable[[CaseSpec], bool], check: str = "") -> CaseSpec:
@@ -68,7 +70,7 @@ def _candidates(spec: CaseSpec, op: Op, field: str) -> Iterator[CaseSpec]:
         yield replace(spec, num_groups=groups, shape=(spec.shape[0], groups * channels, *spec.shape[2:]))
         yield replace(spec, num_groups=groups)
     default = CaseSpec(shape=spec.shape)
-    default = replace(default, special_in=geometry.special_input(default, op))
+    default = replace(default, special_in=special_input(default, op))
     for f in fields(CaseSpec):
         value = getattr(default, f.name)
         if f.name not in ("num_groups", "normalized_ndim", field) and getattr(spec, f.name) != value:

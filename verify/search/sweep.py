@@ -9,11 +9,12 @@ from threading import Lock
 
 from verify_norm.cases import covering, further_runs, values
 from verify_norm.core import geometry
+from verify_norm.core.contract import Contract
 from verify_norm.core.coverage import out_of_time
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running import patience
 from verify_norm.running.runners import Runner
 from verify_norm.search.collector import Collector

@@ -9,8 +9,10 @@ from typing import Any
 from verify_norm.cases.placement import placement
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.layouts import layout_of
 from verify_norm.core.only import MEMORY, SIZES, applies
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 
 MOST_RANKS = 8  # a larger number in words is a threshold
 MOSTLY = 0.75  # of the cases outside of a suggested limit: the share that fails
@@ -115,7 +117,7 @@ def _contiguous(*names: str) -> Callable[[CaseSpec, Op], bool]:
     def of(spec: CaseSpec, op: Op) -> bool:
         given = [t for t in op.inputs if t.role != "saved" and t.extent != "one" and (not names or t.name in names)]
         given = [t for t in given if getattr(spec, t.name, True)]  # not None
-        return all(_dense(geometry.shape_of(t, spec, op), geometry.layout_of(spec, t.name)) for t in given)
+        return all(_dense(geometry.shape_of(t, spec, op), layout_of(spec, t.name)) for t in given)
 
     return of
 
@@ -132,7 +134,7 @@ def _dense(shape: tuple[int, ...], layout: str) -> bool:
 
 def _inner(spec: CaseSpec, op: Op) -> bool:
     """Return whether in x, and in all of its shape, neighbours of the last dimension are neighbours in memory."""
-    layouts = [geometry.layout_of(spec, t.name) for t in op.inputs if t.extent == "data"]
+    layouts = [layout_of(spec, t.name) for t in op.inputs if t.extent == "data"]
     return spec.shape[-1] < 2 or all(placement(spec.shape, layout).strides[-1] == 1 for layout in layouts)
 
 

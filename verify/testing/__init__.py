@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from verify_norm.core import judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import Array
 from verify_norm.core.errors import FindingsError, UsageError
-from verify_norm.core.spec import Contract
 from verify_norm.core.user_operators import Operator
 from verify_norm.testing import arguments, verdict
 from verify_norm.testing.truth import truths

@@ -11,9 +11,10 @@ from verify_norm.core import geometry
 from verify_norm.core.chains import is_chain, operators_of
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES, Array
 from verify_norm.core.errors import LIST, UsageError, alternatives, one_of, quoted
+from verify_norm.core.op import Op, Tensor
 from verify_norm.core.ops import OPS, base, resolved
 from verify_norm.core.ranges import out_of_range
-from verify_norm.core.spec import CaseSpec, Op, Tensor
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.user_operators import Operator, is_own
 
 STATISTICS = ("mean", "rstd")  # that a backward may be given
@@ -70,13 +71,13 @@ def read(value: Any, name: str) -> Values:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        from verify_norm.cases import placement
+        from verify_norm.cases import contents
         from verify_norm.loading import returned
 
         value = returned.plain(value)
         if (problem := returned.unreadable(value)) is not None or value.is_meta:
             raise UsageError(f"{name}: expected values that can be compared, got {problem or 'a meta tensor'}")
-        return Values(placement.to_float64(value), placement.dtype_name(value))
+        return Values(contents.to_float64(value), contents.dtype_name(value))
     if not hasattr(value, "__array__"):
         raise UsageError(f"{name}: expected a torch tensor or a NumPy array, got {_article(type(value).__name__)}")
     array = np.asarray(value)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.core import contracts, judge
+from verify_norm.core import contract_fields, judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.known import NAMES, WEAKER, Known, caution, write
 from verify_norm.core.run import Expected, Output
-from verify_norm.core.spec import Contract
 from verify_norm.testing.arguments import Call
 from verify_norm.testing.truth import ratios, truths
 
@@ -67,7 +67,7 @@ def _explaining(
     elif expected.dtype != output.dtype:
         known = [*typed, *((one, f | more) for one, f in known for _, more in typed if not f.keys() & more.keys())]
     for one, fields in known:
-        allowed = truths(call, contracts.make(asdict(contract) | fields))[name]
+        allowed = truths(call, contract_fields.make(asdict(contract) | fields))[name]
         if allowed is not None and _keeps(output, allowed):
             yield one, fields, allowed
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from verify_norm.cases import make
 from verify_norm.core import judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import Array
 from verify_norm.core.geometry import leads
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import Contract
 from verify_norm.testing.arguments import Call
 
 BLOCK = 2**16  # elements of x in one part: an array of float64 then takes half a megabyte

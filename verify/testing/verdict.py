@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from verify_norm.cases import make
-from verify_norm.core import contracts, geometry, judge
+from verify_norm.core import contract_fields, geometry, judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.excess import element, excess, unlike
 from verify_norm.core.known import declared
+from verify_norm.core.op import Op
 from verify_norm.core.ops import forward_of
 from verify_norm.core.run import Expected, Output
-from verify_norm.core.spec import Contract, Op
 from verify_norm.testing import explanation
 from verify_norm.testing.arguments import Call, Values
 from verify_norm.testing.truth import Truths, ratios, truths
@@ -20,7 +21,7 @@ from verify_norm.testing.truth import Truths, ratios, truths
 def promised(contract: object, op: Op) -> Contract:
     """Return the contract that a text stands for, or the Contract itself; raises UsageError for what it cannot read."""
     if isinstance(contract, Contract):
-        return contracts.checked(contract)
+        return contract_fields.checked(contract)
     if not isinstance(contract, str):
         raise UsageError(f'contract: expected a Contract or a text as "xhat=x", got {contract!r:.60}')
     return declared(Contract(), contract, op)

@@ -19,8 +19,8 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.report_text import gap
 from verify_norm.core.serial import jsonable
 from verify_norm.core.settings import Settings
-from verify_norm.kernels.zoo import ZOO as ZOO
-from verify_norm.kernels.zoo import Example
+from verify_norm.kernels.zoo import ZOO
+from verify_norm.kernels.zoo.example import Example
 from verify_norm.loading import registry
 from verify_norm.running.environment import environment
 from verify_norm.running.fork_server import Child, EndedError, context, without_interrupts

@@ -13,7 +13,8 @@ from verify_norm.auditing.fingerprint import probing
 from verify_norm.auditing.fingerprint.order import leaves_of
 from verify_norm.auditing.fingerprint.probing import fingerprint
 from verify_norm.auditing.fingerprint.statement import NAMES, UNDECIDED, disagreements
-from verify_norm.core.spec import Contract, Kernel
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading.registry import load, ready
 

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from verify_norm.auditing.fingerprint import statement
 from verify_norm.auditing.fingerprint.probing import fingerprint
 from verify_norm.auditing.fingerprint.statement import NAMES, UNDECIDED, Fingerprint, Statement, disagreements
-from verify_norm.core.spec import Contract
+from verify_norm.core.contract import Contract
 
 BF16 = "bfloat16"
 

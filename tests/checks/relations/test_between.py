@@ -10,11 +10,12 @@ import torch
 from verify_norm.cases import make
 from verify_norm.checks.relations import between
 from verify_norm.checks.relations.held import Held
-from verify_norm.checks.relations.rerun import Difference
+from verify_norm.checks.relations.two_runs import Difference
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
-from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.loading import modules
+from verify_norm.core.spec import CaseSpec
+from verify_norm.loading import module_calls
 from verify_norm.loading.registry import load_directions
 from verify_norm.running import captures
 from verify_norm.running.execute import execute
@@ -154,7 +155,7 @@ def test_what_is_wrong_in_another_shape_too_is_left_out(found, shaped, expected,
     )
     monkeypatch.setattr(between, "once_more", once_more)
     monkeypatch.setattr(between, "_judged", lambda run, spec: spec)
-    monkeypatch.setattr(modules, "anew", lambda function: f"{function} anew")
+    monkeypatch.setattr(module_calls, "anew", lambda function: f"{function} anew")
     run = run_of(rmsnorm)
     run = Run(replace(run.kernel, run="rmsnorm"), run.case, {})
     one = SimpleNamespace(case=SimpleNamespace(spec=replace(SPEC, eps=1.0)))

@@ -9,9 +9,10 @@ import torch
 
 from verify_norm.cases import make
 from verify_norm.checks.relations import cotangents
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 SPEC = CaseSpec((4, 6), dtype="float32")
 SPACING = 2.0**-23  # of float32 at 1

@@ -8,7 +8,7 @@ import pytest
 from counted import PLAIN, X, case_of, run_of
 
 from verify_norm.checks.relations.equations import Comparison, arithmetic_of, confidence, judged, pairs
-from verify_norm.core.spec import Contract
+from verify_norm.core.contract import Contract
 
 
 def test_the_power_is_the_smallest_error_that_shows():

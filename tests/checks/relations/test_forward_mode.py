@@ -8,9 +8,10 @@ import torch
 from counted import SPEC, U, X, case_of, one_off
 
 from verify_norm.checks.relations import forward_mode
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import NoData
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Run
-from verify_norm.core.spec import Contract, Kernel
 from verify_norm.reference.activation import SILU
 
 UNIT = (4 * 8 + 40) * (1 + 1) * U  # of a row of 8, whose x̂ may cancel once

@@ -12,9 +12,11 @@ from verify_norm.cases import make
 from verify_norm.checks.relations import given
 from verify_norm.checks.relations.stages import view_of
 from verify_norm.checks.values import accuracy
+from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.reference import layernorm, rmsnorm
 from verify_norm.running.execute import execute
 

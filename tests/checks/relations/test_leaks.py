@@ -11,8 +11,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from verify_norm.cases import make
 from verify_norm.checks.relations import leaks
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running import growth
 
 RUN = run_of(layernorm(), replace(ROWS, shape=(2, 3)))

@@ -13,10 +13,12 @@ from counted import QUIET, SPEC, TWO_PASS, N, X, case_of
 from verify_norm.cases import make
 from verify_norm.checks.relations import moments as module
 from verify_norm.checks.relations.moments import L, Moments, bernstein, moments
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 

@@ -10,8 +10,9 @@ from torch._library.custom_ops import get_library_allowing_overwrite
 
 from verify_norm.cases import make
 from verify_norm.checks.relations import operators
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 right = layernorm()
 

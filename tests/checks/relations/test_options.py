@@ -11,9 +11,10 @@ from verify_norm.checks.relations import options
 from verify_norm.checks.relations.options import FEW, one_option
 from verify_norm.core import geometry, ways
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case, Run
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 SPEC = CaseSpec((2, 6, 4), num_groups=3)

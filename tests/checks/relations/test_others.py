@@ -9,9 +9,10 @@ import pytest
 from verify_norm.cases import make
 from verify_norm.checks.relations.others import almost_the_same, nudged, one_alone, other_options, others_between
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case, Run
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 
 SPEC = CaseSpec((2, 5), "float32")
 TEN = np.arange(1.0, 11).reshape(2, 5)

@@ -15,26 +15,25 @@ from norms import layernorm, layernorm_bwd
 from verify_norm.cases import make
 from verify_norm.checks.relations.rerun import (
     NearbyError,
-    beyond,
     cheap,
     crowded,
-    differences,
     has_rows,
     lasting,
     nearby,
     on_rows,
     once_more,
     other_shape,
-    reordering,
     rerun,
     slow,
     small,
-    steady,
     taken,
 )
+from verify_norm.checks.relations.two_runs import beyond, differences, reordering, steady
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case, Expected, Output, Run
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute, results
 
 ONCE = ("once", "again")

@@ -11,8 +11,10 @@ from torch.nn import functional
 from verify_norm.cases import make
 from verify_norm.checks.relations import second_order
 from verify_norm.core import geometry
+from verify_norm.core.contract import Contract
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
 from verify_norm.running.execute import execute
 

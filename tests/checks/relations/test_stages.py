@@ -26,8 +26,9 @@ from verify_norm.checks.relations.stages import (
     y_apart,
     z_apart,
 )
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.reference import layernorm as reference
 from verify_norm.reference import rmsnorm as without_mean
 from verify_norm.reference.arithmetic import Arithmetic

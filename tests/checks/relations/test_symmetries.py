@@ -13,8 +13,9 @@ from norms import layernorm, layernorm_bwd, rmsnorm
 from verify_norm.cases import make
 from verify_norm.checks.relations import stages, symmetries
 from verify_norm.checks.relations.symmetries import LAWS, linearity, permutation, scale, scale_dy, shift
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
 from verify_norm.search.examine import examine

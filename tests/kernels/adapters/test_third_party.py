@@ -17,7 +17,7 @@ from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
-from verify_norm.kernels import THIRD_PARTY
+from verify_norm.kernels.adapters import THIRD_PARTY
 from verify_norm.loading import builtin, targets
 from verify_norm.loading.registry import load
 from verify_norm.running import execute

@@ -8,12 +8,14 @@ import torch
 
 from verify_norm.cases import corners, make
 from verify_norm.core import judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.promises import arithmetic
 from verify_norm.core.run import Expected
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels import KERNELS, domain
 from verify_norm.kernels.adapters import torch_native
 from verify_norm.loading.registry import load

@@ -8,6 +8,7 @@ import torch
 from verify_norm.kernels import layernorm, rmsnorm
 from verify_norm.kernels.launch import Plan
 from verify_norm.kernels.rows import launch as rows_launch
+from verify_norm.kernels.rows import norm
 from verify_norm.kernels.variants import layernorm_locked
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -331,12 +332,12 @@ def test_a_launch_that_is_kept_serves_no_other_layout(norms, device, monkeypatch
 
     want = {}
     for way in ways:
-        rows_launch._known.clear()
+        norm._known.clear()
         want[way] = results(way)
         for got, plain in zip(want[way][:-1], want["plain"][:-1], strict=True):
             norms.close(way, got, plain.double(), 32 * 2.0**-24 * plain.double().abs().max())
     for way in ways:
-        rows_launch._known.clear()
+        norm._known.clear()
         for each in ("plain", way, "plain", way):
             for got, alone in zip(results(each), want[each], strict=True):
                 assert torch.equal(got, alone), (each, way)

@@ -8,7 +8,7 @@ import torch
 
 from verify_norm.kernels.launch import H200
 from verify_norm.kernels.rows import rotation_launch
-from verify_norm.kernels.rows.launch import Norm
+from verify_norm.kernels.rows.norm import Norm
 
 GPU, F32, BF16 = torch.device("cuda", 0), torch.float32, torch.bfloat16
 PARTS = [(n, n // (2 * part)) for n in (1, 2, 33, 64, 72, 96, 100, 128, 256, 2048, 8192) for part in (1, 2, 4)]

@@ -5,8 +5,9 @@ import pytest
 
 from verify_norm.cases import make
 from verify_norm.core import user_operators
+from verify_norm.core.contract import Contract
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 
 F = np.float32
 

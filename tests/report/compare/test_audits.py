@@ -7,7 +7,7 @@ from runs import changes, ladder
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint, Statement, undecided
 from verify_norm.auditing.model import Audit
-from verify_norm.core.spec import Contract
+from verify_norm.core.contract import Contract
 from verify_norm.core.tally import Skip
 
 

@@ -6,8 +6,8 @@ import pytest
 from runs import changes, finding, kernel, ran
 
 from verify_norm.auditing.model import Audit
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
-from verify_norm.core.spec import Contract
 from verify_norm.report.compare.compare import compare
 
 

@@ -10,12 +10,12 @@ from runs import EARLY, changes, kernel, ran, surveyed, tally, with_tallies
 
 from verify_norm.auditing.survey import summary
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.tally import Tally
 from verify_norm.core.ulp import UlpStats
 from verify_norm.report.compare import errors
 from verify_norm.report.compare.compare import compare
 from verify_norm.report.compare.errors import of_survey, of_tally
-from verify_norm.report.compare.model import RegressionLimits
 
 NORMAL = np.random.default_rng(0).uniform(-0.5, 0.5, 5000)
 

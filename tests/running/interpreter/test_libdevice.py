@@ -11,8 +11,9 @@ from triton.language.extra import libdevice
 from triton.language.extra.cuda import libdevice as of_cuda
 
 from verify_norm.cases import make
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is interpreted")

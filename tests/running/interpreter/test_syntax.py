@@ -11,8 +11,9 @@ import triton.language as tl
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 from verify_norm.running.interpreter import patch, probes, syntax
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from verify_norm.core.spec import Kernel
-from verify_norm.loading import modules
+from verify_norm.core.kernel import Kernel
+from verify_norm.loading import module_calls
 from verify_norm.running.untrusted import worker
 from verify_norm.running.untrusted.arena import Arena
 
@@ -113,7 +113,7 @@ def test_what_the_kernel_allocates_is_poisoned_and_guarded_or_it_runs_as_in_use(
 @pytest.mark.parametrize("outside", [True, False])
 def test_a_call_is_made_in_the_state_that_is_asked_for(changed, expected, outside):
     def state(given):
-        used = modules.evaluated()
+        used = module_calls.evaluated()
         if used is not None:
             used.append(given)
         cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
@@ -124,16 +124,16 @@ def test_a_call_is_made_in_the_state_that_is_asked_for(changed, expected, outsid
         assert worker._in_state(state, {**STATE, **changed}, evaluated)(given=1) == expected
         assert torch.is_grad_enabled() == outside
     assert evaluated == [1] * expected[3]
-    assert modules.evaluated() is None
+    assert module_calls.evaluated() is None
 
 
 def test_calls_of_one_case_share_the_instances_that_they_name(server):
     seen = []
 
     def run(x):
-        seen.append(modules.current())
-        if modules.evaluated() is not None:
-            modules.evaluated().append(None)
+        seen.append(module_calls.current())
+        if module_calls.evaluated() is not None:
+            module_calls.evaluated().append(None)
         return x * 2
 
     said = []

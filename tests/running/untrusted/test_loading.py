@@ -5,8 +5,9 @@ from dataclasses import fields, replace
 
 import pytest
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.user_operators import operator
 from verify_norm.loading.builtin import BUILTIN
 from verify_norm.running.untrusted import loading as module

@@ -3,7 +3,7 @@
 import pytest
 from proxied import Worker, call, proxied
 
-from verify_norm.core.spec import Kernel
+from verify_norm.core.kernel import Kernel
 from verify_norm.running.patience import LostError, Time
 from verify_norm.running.untrusted import runner as module
 from verify_norm.running.untrusted.runner import Untrusted

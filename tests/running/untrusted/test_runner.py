@@ -7,9 +7,9 @@ import pytest
 import torch
 from proxied import SAID, call, proxied
 
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Damage
-from verify_norm.core.spec import Kernel
-from verify_norm.loading import modules
+from verify_norm.loading import module_calls
 from verify_norm.running.execute import POISON
 from verify_norm.running.patience import Time
 from verify_norm.running.untrusted import runner as module
@@ -54,7 +54,7 @@ def test_the_state_of_torch_goes_along(judge):
         "grad": torch.no_grad(),
         "inference": torch.inference_mode(),
         "autocast": torch.autocast("cpu", torch.bfloat16),
-        "evaluating": modules.evaluating(),
+        "evaluating": module_calls.evaluating(),
     }
     usual = {"grad": True, "inference": False, "autocast": {}, "evaluating": False}
     there = {"grad": False, "inference": True, "autocast": {"cpu": "bfloat16"}, "evaluating": True}
@@ -138,7 +138,7 @@ def test_a_module_that_serves_several_calls_has_a_number(judge):
     made, worker = judge
 
     def calls(kernel):
-        one, two = modules.Instance(turn=2), modules.Instance()
+        one, two = module_calls.Instance(turn=2), module_calls.Instance()
         for instance in (one, two, one):
             instance.serving(call)(kernel)
         call(kernel)
@@ -153,7 +153,7 @@ def test_a_module_that_serves_several_calls_has_a_number(judge):
 def test_modules_that_ran_in_evaluation_are_counted(ran, judge):
     made, worker = judge
     worker.notes = replace(SAID, evaluated=ran)
-    with modules.evaluating() as evaluated:
+    with module_calls.evaluating() as evaluated:
         made.call(call, Time(10.0))
     made.call(call, Time(10.0))
     assert len(evaluated) == ran

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from verify_norm.cases import device_array
+from verify_norm.cases import device_functions
 from verify_norm.core.errors import UsageError
 from verify_norm.core.known import NAMES
 from verify_norm.core.ops import OPS
@@ -259,7 +259,7 @@ def test_a_device_is_compared_with_numpy(monkeypatch):
     shown = io.StringIO()
     for off in (False, True):
         if off:
-            monkeypatch.setitem(device_array.UFUNCS, "sqrt", lambda value: value.float().sqrt().double())
+            monkeypatch.setitem(device_functions.UFUNCS, "sqrt", lambda value: value.float().sqrt().double())
         found = certify(["layernorm", "add_rmsnorm"], references={"layernorm": shipped("layernorm")}, device="cpu")
         mine = [result for result in found.results if result.method == "device"]
         assert {(r.op, r.quantity) for r in mine} == {

@@ -14,7 +14,7 @@ from verify_norm.auditing.fingerprint.sums import Bits, Sum, accumulators, bits_
 from verify_norm.auditing.fingerprint.variance import variance
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import identical
-from verify_norm.core.spec import Kernel
+from verify_norm.core.kernel import Kernel
 
 NARROW = ("bfloat16", "float16")  # the first one that the kernel takes is probed besides float32
 RUNS = 3

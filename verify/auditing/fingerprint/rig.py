@@ -12,8 +12,10 @@ from verify_norm.auditing.fingerprint.statement import HiddenError
 from verify_norm.cases import make
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.kernel import Kernel
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Kernel, Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 CHANNELS = 4  # of a group that serves as a row

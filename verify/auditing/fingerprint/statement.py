@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from typing_extensions import TypeAliasType
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.spec import Contract
 
 UNDECIDED = "undecided"
 Tree = TypeAliasType("Tree", "int | tuple[Tree, ...]")  # the index of a summand, or the parts that are added

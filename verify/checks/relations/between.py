@@ -12,10 +12,11 @@ from verify_norm.cases.make import Exact
 from verify_norm.checks.relations.held import Held, alone, built, over_bound
 from verify_norm.checks.relations.options import one_option
 from verify_norm.checks.relations.others import other_options, others_between
-from verify_norm.checks.relations.rerun import Difference, differences, once_more, other_shape
+from verify_norm.checks.relations.rerun import once_more, other_shape
+from verify_norm.checks.relations.two_runs import Difference, differences
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
-from verify_norm.loading import modules
+from verify_norm.loading import module_calls
 from verify_norm.running import captures
 
 READ = ("__get__", "size", "stride", "dim", "numel", "is_contiguous", "element_size")  # what tells of a tensor
@@ -111,7 +112,7 @@ def _wrong(run: Run, one: Run, why: str) -> Iterator[Difference]:
     shaped = other_shape(replace(run, case=replace(run.case, spec=one.case.spec))) if found else None
     if shaped is not None:
         assert run.kernel.run is not None
-        usual = once_more(run)(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
+        usual = once_more(run)(replace(run.kernel, run=module_calls.anew(run.kernel.run)), _judged(run, shaped))
         ratios: dict[str | None, Any] = {n: out.ratio for n, out in usual.outputs.items() if out is not None}
         found = [each for each in found if (r := ratios.get(each.output)) is not None and not (r > 1).any()]
     yield from found

@@ -11,8 +11,8 @@ import torch
 
 from verify_norm.cases import make
 from verify_norm.checks.relations.graphs import asked
-from verify_norm.checks.relations.rerun import Difference
 from verify_norm.checks.relations.stages import normalized, own_statistics, stages, view_of
+from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.excess import element

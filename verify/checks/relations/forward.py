@@ -11,8 +11,10 @@ from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.rerun import NearbyError, once_more
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.layouts import layout_of
+from verify_norm.core.op import Op
 from verify_norm.core.run import Case, Expected, Run
-from verify_norm.core.spec import SHARED, Op
+from verify_norm.core.spec import SHARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def _at(run: Run, changed: dict[str, Array]) -> tuple[Array, Array, Array]:
     wanted = {}
     for tensor in forward.inputs:
         array, dtype = offered[tensor.name], geometry.input_dtype(tensor, spec)
-        layout = geometry.layout_of(spec, tensor.name)
+        layout = layout_of(spec, tensor.name)
         if array is not None:
             wanted[tensor.name] = array, dtype, "contiguous" if layout in SHARED else layout  # rows move apart
     arguments |= placement.place_all(wanted, case.poison, device)

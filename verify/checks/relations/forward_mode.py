@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from verify_norm.cases import further_runs, make, placement
+from verify_norm.cases import contents, further_runs, make
 from verify_norm.checks.relations import stages
 from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.operators import Foreign
-from verify_norm.checks.relations.rerun import Difference
 from verify_norm.checks.relations.second_order import FLOAT32, cases, format_of
+from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core.dtypes import Array, Format
 from verify_norm.core.excess import element
 from verify_norm.core.finding import NoData
@@ -63,7 +63,7 @@ def _compared(run: Run, got: Mapping[str, torch.Tensor], names: tuple[str, ...])
     for name, (want, allowed) in _truth(run, names).items():
         if name not in got:
             continue
-        value = placement.to_float64(got[name]).reshape(want.shape)
+        value = contents.to_float64(got[name]).reshape(want.shape)
         off = np.where(np.isfinite(want + allowed), ~(np.abs(value - want) <= allowed), False)
         if off.any():
             index = tuple(int(i) for i in np.argwhere(off)[0])

@@ -23,10 +23,11 @@ from verify_norm.cases import make, placement
 from verify_norm.checks.relations.equations import compared
 from verify_norm.checks.relations.rerun import NearbyError, nearby, small
 from verify_norm.checks.relations.stages import given, own_statistics, view_of
-from verify_norm.core import geometry, judge
+from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.layouts import layout_of
+from verify_norm.core.op import Op
 from verify_norm.core.run import Expected, Output, Run
-from verify_norm.core.spec import Op
 
 ELEMENTS = 2**23  # of x: beyond it more runs take too long
 FAR = 1 / 8  # of 1/rstd and of rstd: more than any type of an output hides
@@ -69,7 +70,7 @@ def _using(run: Run) -> set[str]:
     name = "residual_out" if "residual_out" in case.exact else "x"
     x, changed = _changed(run, given(case, name))
     quiet = {"dy": np.where(changed, 0.0, given(case, "dy"))}
-    layouts = {n: geometry.layout_of(case.spec, n) for n in (name, "dy")}
+    layouts = {n: layout_of(case.spec, n) for n in (name, "dy")}
     if any((placement.shared(v, layouts[n]) != v).any() for n, v in {**quiet, name: x}.items()):
         return set()  # elements along a stride of 0 cannot differ
     others = {n: v for n, v in make.saved(case.spec, case.op, {**case.exact, name: x}).items() if v is not None}

@@ -5,14 +5,15 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import contents, make
 from verify_norm.cases.make import Exact
-from verify_norm.checks.relations.rerun import Difference, once_more, rerun
+from verify_norm.checks.relations.rerun import once_more, rerun
+from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core import judge
 from verify_norm.core.excess import element
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
-from verify_norm.loading import modules
+from verify_norm.loading import module_calls
 
 
 @dataclass(slots=True)
@@ -20,20 +21,20 @@ class Held:
     """A kernel that one instance of a module serves, if it calls a module, on the cases of a run."""
 
     run: Run
-    instance: modules.Instance = field(default_factory=modules.Instance)
+    instance: module_calls.Instance = field(default_factory=module_calls.Instance)
 
     def __call__(self, case: Case, *, evaluating: bool = False) -> Run:
         """Run the kernel on a case; with `evaluating` its module evaluates."""
         assert self.run.kernel.run is not None
         serving = self.instance.serving(self.run.kernel.run)
-        serving = modules.evaluating()(serving) if evaluating else serving
+        serving = module_calls.evaluating()(serving) if evaluating else serving
         return once_more(self.run)(replace(self.run.kernel, run=serving), case)
 
 
 def alone(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Run:
     """Return the run that other calls must be like: in fresh memory, and with a new module."""
     assert run.kernel.run is not None
-    return rerun(replace(run, kernel=replace(run.kernel, run=modules.anew(run.kernel.run))), changed, spec=spec)
+    return rerun(replace(run, kernel=replace(run.kernel, run=module_calls.anew(run.kernel.run))), changed, spec=spec)
 
 
 def built(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Case:
@@ -52,8 +53,8 @@ def placed(before: Case, after: Case, *, uncounted: bool = False) -> Case:
     for name, tensor in after.arguments.items():
         if isinstance(tensor, torch.Tensor):
             held = arguments[name] = before.arguments[name]
-            if not placement.same_bits(held, tensor):
-                placement.overwrite(held.data if uncounted else held, tensor)
+            if not contents.same_bits(held, tensor):
+                contents.overwrite(held.data if uncounted else held, tensor)
     return replace(after, arguments=arguments)
 
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from verify_norm.checks.relations.rerun import rerun
 from verify_norm.core.run import Case, Run
-from verify_norm.loading import modules
+from verify_norm.loading import module_calls
 from verify_norm.running import growth
 from verify_norm.running.guards import PoisonEmpty
 
@@ -46,7 +46,7 @@ def grown(run: Run) -> Iterator[str]:
     """Yield in words what grows with each call: a container of the kernel, threads, open files, memory from malloc."""
     if _slow(run):
         return
-    instance = modules.Instance()
+    instance = module_calls.Instance()
     assert run.kernel.run is not None
     serving = replace(run, kernel=replace(run.kernel, run=instance.serving(run.kernel.run)))
     rerun(serving)

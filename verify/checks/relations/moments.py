@@ -51,6 +51,7 @@ from verify_norm.checks.relations.equations import arithmetic_of, compared
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import SIGNS
+from verify_norm.core.layouts import layout_of
 from verify_norm.core.run import Case, Expected, Output, Run
 from verify_norm.core.spec import SHARED
 from verify_norm.reference import rounding
@@ -118,7 +119,7 @@ def random(case: Case) -> bool:
 def independent(case: Case) -> bool:
     """Return whether the data of a case with its own statistics are random numbers, finite, and none is repeated."""
     spec, op = case.spec, case.op
-    layouts = {geometry.layout_of(spec, tensor.name) for tensor in op.inputs if tensor.extent == "data"}
+    layouts = {layout_of(spec, tensor.name) for tensor in op.inputs if tensor.extent == "data"}
     plain = (
         spec.data in FAMILIES and spec.dy_data == "random" and spec.special is None and spec.eps > 0 and not spec.alias
     )

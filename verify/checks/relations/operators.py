@@ -8,10 +8,10 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from verify_norm.cases import placement
+from verify_norm.cases import contents, gpu_memory
 from verify_norm.checks.relations.rerun import rerun
 from verify_norm.core.errors import one_line
-from verify_norm.core.geometry import memory_span
+from verify_norm.core.layouts import memory_span
 from verify_norm.core.run import Case, Run
 from verify_norm.running.guards import PoisonEmpty
 
@@ -80,7 +80,7 @@ def broken_promises(run: Run) -> Iterator[str]:
     for operator, args, kwargs in made[0].calls:
         found: dict[str, Any] = torch.library.opcheck(operator, args, kwargs, test_utils=TESTS, raise_exception=False)
         for test, error in found.items():
-            if isinstance(error, BaseException) and (placement.full(error) or placement.failed_in_cuda(error)):
+            if isinstance(error, BaseException) and (gpu_memory.full(error) or gpu_memory.failed_in_cuda(error)):
                 raise error  # not the operator's: the check is left out, or the case examined again
             absent = MISSING in str(error) or str(error) == str(operator)
             if isinstance(error, BaseException) and not absent and (operator, test) not in said:
@@ -121,5 +121,5 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.numel():
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    placement.overwrite(copy, tensor)
+    contents.overwrite(copy, tensor)
     return copy

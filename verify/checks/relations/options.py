@@ -6,8 +6,10 @@ from typing import Any
 
 from verify_norm.cases import further_runs, placement
 from verify_norm.core import geometry
+from verify_norm.core.layouts import layout_field, layout_of
+from verify_norm.core.op import Op
 from verify_norm.core.run import Run
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.spec import CaseSpec
 
 FEW = 4  # options of a case that are changed besides numbers, one at a time
 
@@ -45,10 +47,10 @@ def _changes(spec: CaseSpec, op: Op) -> Iterator[tuple[dict[str, Any], str]]:
         if tensor.extent not in ("data", "affine", "sample"):
             continue
         strided = "every_other" if tensor.extent == "affine" else "row_strided"
-        layout = strided if geometry.layout_of(spec, tensor.name) == "contiguous" else "contiguous"
+        layout = strided if layout_of(spec, tensor.name) == "contiguous" else "contiguous"
         given = getattr(spec, tensor.name, True) is not False
         if given and placement.applies(strided, geometry.shape_of(tensor, spec, op)):
-            yield {geometry.layout_field(tensor.name): layout}, f"another layout of {tensor.name}"
+            yield {layout_field(tensor.name): layout}, f"another layout of {tensor.name}"
 
 
 def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:

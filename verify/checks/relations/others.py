@@ -10,6 +10,7 @@ from verify_norm.cases import further_runs, make, placement
 from verify_norm.checks.relations.rerun import other_shape
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.layouts import layout_field, layout_of, one_tensor
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
 
@@ -24,7 +25,7 @@ def almost_the_same(run: Run, name: str) -> Iterator[tuple[dict[str, Array | Non
     values = np.array(case.exact.get(name), dtype=np.float64)
     if values.size < 4 or tensor is None:  # also of a weight that is None
         return
-    form, layout = FORMATS[geometry.input_dtype(tensor, case.spec)], geometry.layout_of(case.spec, name)
+    form, layout = FORMATS[geometry.input_dtype(tensor, case.spec)], layout_of(case.spec, name)
     place = int(np.random.default_rng(case.spec.seed).integers(1, values.size - 1))  # no cache looks at the first alone
     other = 1 + (place - 1 + (values.size - 2) // 2) % (values.size - 2)
     one, two = values.flat[[place, other]]
@@ -48,7 +49,7 @@ def one_alone(run: Run, other: Mapping[str, Array | None]) -> Iterator[tuple[Cas
     case, op = run.case, run.case.op
     another = replace(case.spec, eps=1.0 if case.spec.eps < 0.5 else 1e-3)
     takes = "eps" in op.attrs and run.kernel.fitted(another) == another and run.kernel.refuses(another) is None
-    pair: tuple[str, ...] = geometry.one_tensor(case.spec, op) or ()
+    pair: tuple[str, ...] = one_tensor(case.spec, op) or ()
     inputs = {t.name: t for t in op.inputs if t.role != "saved"}
     names: list[tuple[str, ...]] = [(name,) for name in inputs if case.exact.get(name) is not None and name not in pair]
     names += [pair] * bool(pair) + [("eps",)] * takes
@@ -60,7 +61,7 @@ def one_alone(run: Run, other: Mapping[str, Array | None]) -> Iterator[tuple[Cas
         values, form = other[one.name], FORMATS[geometry.input_dtype(one, case.spec)]
         assert values is not None
         if one.extent != "position" and abs(case.spec.log2_scale) <= USUAL and case.spec.special is None:
-            layout = geometry.layout_of(case.spec, one.name)
+            layout = layout_of(case.spec, one.name)
             values = placement.shared(np.clip(form.round(LARGER * values), -form.largest, form.largest), layout)
         exact = {**case.exact, **dict.fromkeys(together, values)}
         yield (
@@ -102,8 +103,8 @@ def other_options(run: Run) -> Iterator[CaseSpec]:
         new["num_groups"] = 1 if spec.num_groups != 1 else spec.shape[1]
     for tensor in op.inputs:
         if tensor.extent == "data":
-            layout = geometry.layout_of(spec, tensor.name)
-            new[geometry.layout_field(tensor.name)] = "row_strided" if layout == "contiguous" else "contiguous"
+            layout = layout_of(spec, tensor.name)
+            new[layout_field(tensor.name)] = "row_strided" if layout == "contiguous" else "contiguous"
     flipped = {**new, "weight": not spec.weight, "bias": not spec.weight}
     for changes in (flipped if any(tensor.name == "bias" for tensor in op.inputs) else flipped | {"bias": True}, new):
         fitted = run.kernel.fitted(geometry.thawed(replace(spec, **changes), geometry.differentiable(op)))

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import contents, make
 from verify_norm.checks.relations.equations import arithmetic_of
-from verify_norm.checks.relations.rerun import Difference
 from verify_norm.checks.relations.stages import given
+from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array, Format
 from verify_norm.core.finding import NoData
@@ -161,7 +161,7 @@ class _Reference:
     def compared(self, output: str, name: str, derivative: torch.Tensor | None) -> Iterator[Difference]:
         """Yield whether the derivative of ⟨v, output⟩ with respect to one input is off, along its direction."""
         d = self.direction(name)
-        got = 0.0 if derivative is None else float((placement.to_float64(derivative.detach()) * d).sum())
+        got = 0.0 if derivative is None else float((contents.to_float64(derivative.detach()) * d).sum())
         want, allowed = self._difference(output, name, d), self._allowed(output, name)
         if np.isfinite(want + allowed) and not abs(got - want) <= allowed:
             words = f"the derivative of {output} with respect to {name} is silently wrong: along a direction it is"

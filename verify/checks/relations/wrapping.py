@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from verify_norm.cases import placement
+from verify_norm.cases import contents
 from verify_norm.core.errors import one_line
 from verify_norm.loading.returned import RefusedError, fields_of
 from verify_norm.running.captures import Function
@@ -35,8 +35,8 @@ def made_there(function: Function) -> Function:
         made = {name: tensor for name, tensor in made.items() if _placed_alike(tensor, given[name])}
         returned = function(**{**given, **made})
         for name, tensor in made.items():
-            if not placement.same_bits(tensor, given[name]):
-                placement.overwrite(given[name], tensor)
+            if not contents.same_bits(tensor, given[name]):
+                contents.overwrite(given[name], tensor)
         return returned
 
     return run

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.known import read as contract_of
 from verify_norm.core.promises import arithmetic
-from verify_norm.core.spec import Contract
 from verify_norm.proof.replay.derivation import KEEPS, STEPS, SUMS, UNCENTRED, Value, joined
 from verify_norm.proof.replay.reading import Operation, Rejected, read
 from verify_norm.proof.replay.sample import ROOT, P, powers, sample

@@ -8,13 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from verify_norm.auditing.model import Audit, Document, report_of
+from verify_norm.core.case_words import count
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
+from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.report_text import replay_line
 from verify_norm.core.results import Report
 from verify_norm.report.compare import audits, coverage, errors
-from verify_norm.report.compare.model import Change, Pair, RegressionLimits, Row, RunComparison, Way
-from verify_norm.report.words import count
+from verify_norm.report.compare.model import Change, Pair, Row, RunComparison, Way
 
 ONLY_EQUAL = "only equal cases count"  # ends the note on an output and type with other cases in the two runs
 ORDER: tuple[Way, ...] = ("worse", "better", "changed", "same")

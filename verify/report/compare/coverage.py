@@ -7,8 +7,9 @@ from typing import Any
 from verify_norm.auditing.model import Audit, Document, report_of
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.coverage import ended_by_time
+from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.results import Report
-from verify_norm.report.compare.model import Change, RegressionLimits, Way
+from verify_norm.report.compare.model import Change, Way
 
 NO_EFFECT = ("date", "isolation")  # of the environment: no result depends on them
 # The settings that choose the cases, and their options; the seed and the device choose them too.

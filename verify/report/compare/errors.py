@@ -15,9 +15,10 @@ from math import hypot, inf, nan, sqrt
 
 from verify_norm.auditing.model import UlpReport
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.tally import Tally
 from verify_norm.core.ulp import BINS, LOWEST, PER_OCTAVE
-from verify_norm.report.compare.model import Change, Errors, RegressionLimits, Row
+from verify_norm.report.compare.model import Change, Errors, Row
 from verify_norm.report.words import percent
 
 CAP = 16.0  # ulp

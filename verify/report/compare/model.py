@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from verify_norm.core.regression import RegressionLimits as RegressionLimits
-
 SCHEMA = 2  # of a comparison's JSON
 
 Way = Literal["worse", "better", "changed", "same"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from verify_norm import __version__
 from verify_norm.auditing.model import Audit, Document, report_of
 from verify_norm.core import packages
+from verify_norm.core.case_words import case, count
 from verify_norm.core.errors import UsageError
 from verify_norm.core.report_text import declaration, explanation, next_step, replay_line
 from verify_norm.core.spec import LAYOUTS
@@ -103,9 +104,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else words.printable(value),
     )
-    names = ("algorithm", "case", "contract", "no_data", "number", "percent", "setting", "skip_line", "step")
-    made.filters |= {name: getattr(words, name) for name in names} | {"quantity": words.count, "relative": relative}
+    names = ("algorithm", "contract", "no_data", "number", "percent", "setting", "skip_line", "step")
+    made.filters |= {name: getattr(words, name) for name in names} | {"case": case, "quantity": count}
     made.filters |= {"largest": lambda values: max(values, default=0.0), "thousands": "{:,}".format}
+    made.filters["relative"] = relative
     made.globals |= {"detected": detected, "detected_by_all": detected_by_all, "replay_line": replay_line}
     made.globals |= {"declaration": declaration, "explanation": explanation, "next_step": next_step}
     made.globals |= {"worst_cases": worst_cases, "condition_heads": list(CONDITION)}

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from verify_norm.cases.placement import dtype_name, overwrite
-from verify_norm.running.guards import LIMIT, content
+from verify_norm.cases.contents import bytes_of, dtype_name, overwrite
+from verify_norm.running.argument_writes import LIMIT
 
 SIZE = 2**38  # bytes of address space; pages exist once they are touched
 ALIGNED = 4096  # bytes: a storage begins at a page, as a large one of malloc's does
@@ -88,7 +88,7 @@ class Arena:
     def copy(self, slot: Slot, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy one of two tensors that lie alike to the other: the whole storage, or of a large one its elements."""
         if slot.whole:
-            content(target, True).copy_(content(source, True))
+            bytes_of(target, True).copy_(bytes_of(source, True))
         elif source.numel():
             overwrite(target.detach(), source.detach())
 

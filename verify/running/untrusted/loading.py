@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from verify_norm.core import only as taking
-from verify_norm.core.contracts import checked
+from verify_norm.core.contract_fields import checked
 from verify_norm.core.errors import LIST, UsageError, one_of, quoted, visible
 from verify_norm.core.geometry import differentiable
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.known import declared, overwritten
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Kernel
 from verify_norm.core.user_operators import Operator, is_own
 from verify_norm.loading import registry
 from verify_norm.loading.builtin import BUILTIN, PEERS, directions, infer, known, unnamed

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from verify_norm.core.errors import UsageError, visible
-from verify_norm.loading.bind import parse
+from verify_norm.loading.bind_option import parse
 from verify_norm.loading.targets import folders_of
 from verify_norm.running.child import MEMORY, memory
 from verify_norm.running.fork_server import ending

@@ -11,10 +11,10 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from verify_norm.core.errors import visible
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Called, Damage
-from verify_norm.core.spec import Kernel
-from verify_norm.loading import modules
+from verify_norm.loading import module_calls
 from verify_norm.running import refusals
 from verify_norm.running.execute import POISON
 from verify_norm.running.patience import LostError, Patience, Time
@@ -44,7 +44,7 @@ class Untrusted:
         self._worker: Worker | None = None
         self._patience = Patience(device)
         self._left, self._stage, self._new_case = inf, "", True
-        self._instances: list[modules.Instance] = []
+        self._instances: list[module_calls.Instance] = []
         self._calls = WeakIdKeyDictionary()  # of a tensor: the call that returned it, and the output
         self._dumpable = sandbox.undumpable()
         self._lacking: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class Untrusted:
         most = wire.allowed(sum(prod(slot.shape) * wire.SIZES[slot.dtype] for slot in slots.values()))
         answer = self._timed(worker, "call", most=most, names=names, **asked)
         worker.arena.read(slots, given)
-        if answer.notes.evaluated and (evaluated := modules.evaluated()) is not None:
+        if answer.notes.evaluated and (evaluated := module_calls.evaluated()) is not None:
             evaluated.append(None)
         outputs = {names[code]: _tensor(raw, self.device) for code, raw in answer.outputs.items()}
         for name, tensor in outputs.items():
@@ -143,7 +143,7 @@ class Untrusted:
 
     def _instance(self) -> dict[str, int | None]:
         """Return the number of the module that serves the call, None: a new one; and how its parameters are written."""
-        current = modules.current()
+        current = module_calls.current()
         if current is None:
             return {"instance": None, "turn": 0}
         if all(current is not known for known in self._instances):
@@ -205,7 +205,7 @@ def _state(device: str) -> dict[str, Any]:
         "inference": torch.is_inference_mode_enabled(),
         "grad": torch.is_grad_enabled(),
         "autocast": {kind: str(torch.get_autocast_dtype(kind)).removeprefix("torch.")} if on else {},
-        "evaluating": modules.evaluated() is not None,
+        "evaluating": module_calls.evaluated() is not None,
     }
 
 

@@ -18,12 +18,13 @@ from typing import Any, NoReturn
 import torch
 import torch._dynamo
 
-from verify_norm.cases import placement
+from verify_norm.cases import contents
 from verify_norm.core.errors import UsageError, one_line
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Called, Case
-from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.loading import modules, nested, registry
+from verify_norm.core.spec import CaseSpec
+from verify_norm.loading import module_calls, nested, registry
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.targets import reach
 from verify_norm.running import execute, in_use
@@ -66,7 +67,7 @@ class _Server:
     arena: Arena
     device: str = "cpu"
     kernels: list[Kernel] = field(default_factory=list)
-    instances: dict[int, modules.Instance] = field(default_factory=dict)
+    instances: dict[int, module_calls.Instance] = field(default_factory=dict)
     held: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
     def answer(self, asked: dict[str, Any]) -> None:
@@ -127,7 +128,7 @@ class _Server:
         function = in_use.alone(kernel.run) if asked["poison"] is None and kernel.run else kernel.run
         run = _in_state(function, asked, evaluated)
         if asked["instance"] is not None:
-            run = self.instances.setdefault(asked["instance"], modules.Instance(asked["turn"])).serving(run)
+            run = self.instances.setdefault(asked["instance"], module_calls.Instance(asked["turn"])).serving(run)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             within = nullcontext() if asked["poison"] is None else None
@@ -152,7 +153,7 @@ class _Server:
 
 def _raw(tensor: torch.Tensor) -> wire.Raw:
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
-    return wire.Raw(placement.dtype_name(tensor), tuple(tensor.shape), bytearray(flat.numpy().data))
+    return wire.Raw(contents.dtype_name(tensor), tuple(tensor.shape), bytearray(flat.numpy().data))
 
 
 def _placed(arena: Arena, slot: Slot, device: str) -> torch.Tensor:
@@ -182,7 +183,7 @@ def _in_state(function: Any, asked: Mapping[str, Any], evaluated: list[Any]) -> 
                 state.enter_context(torch.set_grad_enabled(asked["grad"]))
             for device, dtype in asked["autocast"].items():
                 state.enter_context(torch.autocast(device, getattr(torch, dtype)))
-            used = state.enter_context(modules.evaluating()) if asked["evaluating"] else []
+            used = state.enter_context(module_calls.evaluating()) if asked["evaluating"] else []
             returned = function(**given)
             evaluated.extend(used)
             return returned

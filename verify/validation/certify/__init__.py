@@ -11,11 +11,12 @@ import numpy as np
 
 from verify_norm.cases import agreement
 from verify_norm.core.chains import is_chain
+from verify_norm.core.contract import Contract
+from verify_norm.core.dtypes import Array
 from verify_norm.core.errors import one_line, one_of
 from verify_norm.core.known import NAMES, declared
 from verify_norm.core.ops import OPS, base, resolved
 from verify_norm.core.serial import jsonable
-from verify_norm.core.spec import Array, Contract
 from verify_norm.reference.double_backward import DOUBLE_BACKWARD
 from verify_norm.reference.jvp import JVP
 from verify_norm.validation.certify import chains, exact, methods, probes, problems

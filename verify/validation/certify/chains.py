@@ -21,7 +21,10 @@ import numpy as np
 
 from verify_norm.cases import make
 from verify_norm.core import geometry, ops
-from verify_norm.core.spec import Array, CaseSpec, Contract, Op
+from verify_norm.core.contract import Contract
+from verify_norm.core.dtypes import Array
+from verify_norm.core.op import Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.validation.certify.exact import DIGITS, Exact, H
 from verify_norm.validation.certify.methods import RESOLVES, STEP, U
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.differentiate import jacobian
 
-from verify_norm.core.spec import Array
+from verify_norm.core.dtypes import Array
 from verify_norm.validation.certify.probes import Probe
 
 U = 2.0**-53

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from verify_norm.core.spec import Array
+from verify_norm.core.dtypes import Array
 from verify_norm.validation.certify.problems import Problem, Values
 from verify_norm.validation.certify.sizes import Sizes, condition
 

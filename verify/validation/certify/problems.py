@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.core.spec import Array
+from verify_norm.core.dtypes import Array
 
 OFFSETS = (0.0, 1.0, 1e2, 1e4, 1e6)  # times the scale; at 10⁶ a float32 mean would be wrong in the first digit of xc
 EPSILONS = (1e-12, 1e-5, 1e-1)  # far below the variance, usual, a tenth of it

@@ -19,7 +19,7 @@ A reference that corrects xc by its own mean has no κ; the bound on its distanc
 
 import numpy as np
 
-from verify_norm.core.spec import Array
+from verify_norm.core.dtypes import Array
 from verify_norm.validation.certify.problems import Problem, Values
 
 

@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.spec import CaseSpec
 
 Inputs = Mapping[str, Any]  # tensors by name, None for what is not given
 Eager = Callable[[CaseSpec, Inputs], dict[str, Tensor]]

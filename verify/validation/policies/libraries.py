@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS, base
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.validation.policies import eager, trial
 from verify_norm.validation.policies.eager import Eager, Inputs
 from verify_norm.validation.policies.trial import NotApplicableError, Policy, Sample, Subject

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import base
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.validation.policies import eager, trial
 from verify_norm.validation.policies.eager import Eager, Inputs
 from verify_norm.validation.policies.trial import Policy, Sample, Subject

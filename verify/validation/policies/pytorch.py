@@ -10,8 +10,9 @@ from torch import Tensor
 
 from verify_norm.core import geometry
 from verify_norm.core.errors import first_line
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS, base
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.validation.policies import eager, trial
 from verify_norm.validation.policies.trial import Policy, Sample, Subject
 

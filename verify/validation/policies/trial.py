@@ -19,9 +19,10 @@ from torch import Tensor
 
 from verify_norm.cases import make
 from verify_norm.core.errors import first_line, one_line
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import registry
 from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import execute, guards, refusals

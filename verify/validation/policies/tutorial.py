@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import base
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.validation.policies import eager
 from verify_norm.validation.policies.trial import NotApplicableError, Policy, Sample, Subject, both, first_apart
 

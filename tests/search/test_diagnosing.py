@@ -10,15 +10,17 @@ import torch
 from norms import layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 
 from verify_norm.checks import CHECKS
+from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import sentence
 from verify_norm.core.finding import Finding
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.known import WEAKER, Known, read
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading.registry import load_directions, ready
-from verify_norm.search import diagnosis
-from verify_norm.search.diagnosis import FLEETING, FREE, LATE, Trial
+from verify_norm.search import diagnosing
+from verify_norm.search.diagnosing import FLEETING, FREE, LATE, Trial
 from verify_norm.search.examine import Examined, examine
 
 STYLE = Path(__file__).parents[1] / "support" / "strangers" / "contracts_style.py"
@@ -35,7 +37,7 @@ VLLM = "residual=rounded,xhat=x,inplace=y:x+residual_out:residual"
 
 @pytest.fixture(autouse=True)
 def few_fresh_cases(monkeypatch):
-    monkeypatch.setattr(diagnosis, "FRESH", 3)
+    monkeypatch.setattr(diagnosing, "FRESH", 3)
 
 
 def style(name, op, **fields):
@@ -288,7 +290,7 @@ def test_what_a_contract_has_to_explain():
     explained, asked = concluded(unless(rounds_xhat))
     assert read(explained.contract).keys() == {"xhat"}
     assert {SMALL, OTHER, WORST} <= {spec for spec, _ in asked}
-    assert explained.fresh == diagnosis.FRESH
+    assert explained.fresh == diagnosing.FRESH
     for place in (OTHER, WORST):
         answers = lambda spec, contract, place=place: (WRONG,) if spec == place else unless(rounds_xhat)(spec, contract)  # noqa: E731
         assert not concluded(answers)[0].contract
@@ -374,7 +376,7 @@ def test_only_fields_that_lose_much_have_to_show_in_typical_data(products, asks)
     spec = CaseSpec((3, 40))
     kernel = of(print, "rmsnorm_fwd")
     trial = Trial(kernel, ("accuracy",), {("accuracy", "y"): [spec]}, {}, judge, seed=0, deadline=inf)
-    group = diagnosis._Group(trial, "y", [Finding("k", "accuracy", "y", "fail", "m", spec)])
+    group = diagnosing._Group(trial, "y", [Finding("k", "accuracy", "y", "fail", "m", spec)])
     fields = {"xhat": "x"} if products is None else {"products": products}
     assert group.everywhere(fields) == (not asks)
     assert asked == [kernel.contract] * asks
@@ -382,8 +384,8 @@ def test_only_fields_that_lose_much_have_to_show_in_typical_data(products, asks)
 
 def test_two_contracts_together_have_the_words_and_the_owners_of_both():
     one, other = Known("inplace=y:x", "it overwrites x", "vLLM"), Known("xhat=x", "x̂ is rounded", "Llama")
-    assert diagnosis._both(one, other) == Known("inplace=y:x,xhat=x", "it overwrites x; x̂ is rounded", "vLLM; Llama")
-    assert diagnosis._both(one, replace(other, whose="")).whose == "vLLM", "one that nobody is known for"
+    assert diagnosing._both(one, other) == Known("inplace=y:x,xhat=x", "it overwrites x; x̂ is rounded", "vLLM; Llama")
+    assert diagnosing._both(one, replace(other, whose="")).whose == "vLLM", "one that nobody is known for"
 
 
 def group(kernel, findings, failing=None, judge=None, checks=("accuracy",), output="y", **fields):
@@ -391,7 +393,7 @@ def group(kernel, findings, failing=None, judge=None, checks=("accuracy",), outp
     failing = failing or {(f.check, f.output): [f.spec] for f in findings}
     options = {"seed": 0, "deadline": inf} | fields
     trial = Trial(kernel, checks, failing, {}, judge or (lambda spec, *_: Examined(spec, looked=checks)), **options)
-    return diagnosis._Group(trial, output, list(findings))
+    return diagnosing._Group(trial, output, list(findings))
 
 
 def finding(spec=SMALL, check="accuracy", output="y", **fields):
@@ -403,12 +405,12 @@ FORWARD, BACKWARD = of(print, "rmsnorm_fwd"), of(print, "layernorm_bwd")
 
 def test_the_time_is_over_after_the_deadline(monkeypatch):
     now = [5.0]
-    monkeypatch.setattr(diagnosis.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(diagnosing.time, "perf_counter", lambda: now[0])
     trial = group(FORWARD, [finding()], deadline=5.0).trial
     assert trial.under(Contract(), SMALL, ("accuracy",)).spec == SMALL
     now[0] = 5.001
     assert trial.under(Contract(), SMALL, ("accuracy",)).spec == SMALL, "what is known is known"
-    with pytest.raises(diagnosis._LateError):
+    with pytest.raises(diagnosing._LateError):
         trial.under(Contract(), OTHER, ("accuracy",))
 
 
@@ -428,7 +430,7 @@ def test_what_explains_a_finding_has_its_words_and_counts():
     one, _ = concluded(unless(lambda contract: contract.output == "promoted"))
     known = next(known for known in WEAKER if known.fields == "output=promoted")
     assert (one.contract, one.words, one.whose) == (known.fields, known.words, known.whose)
-    assert (one.failing, one.fresh, one.tried, one.allows.output) == (3, diagnosis.FRESH, 1, "y")
+    assert (one.failing, one.fresh, one.tried, one.allows.output) == (3, diagnosing.FRESH, 1, "y")
 
 
 def test_where_nothing_explains_all_cases_it_counts_what_was_tried():
@@ -455,7 +457,7 @@ def test_what_explains_one_output_is_tried_first_on_the_next():
         return Examined(spec, findings=tuple(found), looked=checks)
 
     first = group(FORWARD, [finding()], {("accuracy", "y"): [SMALL], ("accuracy", "rstd"): [SMALL]}, judge)
-    second = diagnosis._Group(first.trial, "rstd", [finding(output="rstd")])
+    second = diagnosing._Group(first.trial, "rstd", [finding(output="rstd")])
     one, other = first.diagnosis(), second.diagnosis()
     assert (one.contract, one.tried > 1) == (other.contract, True)
     assert other.tried == 1
@@ -506,14 +508,14 @@ def test_what_a_contract_allows_is_told_of_the_type_and_output_that_gain_most(
     def types(op, *kinds):
         return {name: " ".join(filter(None, (*kinds, name))) for name in ("dx", "dweight")}
 
-    monkeypatch.setattr(diagnosis.allowance, "allowances", allowances)
-    monkeypatch.setattr(diagnosis.allowance, "types", types)
+    monkeypatch.setattr(diagnosing.allowance, "allowances", allowances)
+    monkeypatch.setattr(diagnosing.allowance, "types", types)
     kinds = (("float32", None), ("bfloat16", "float32"), ("bfloat16", None))[::step]
     specs = [CaseSpec((2, 8), *kind) for kind in kinds]
     of_output = group(BACKWARD, [finding(specs[0], output=output)], {("accuracy", output): specs}, output=output)
     found = of_output.allowance(fields)
     assert (found.output, found.dtype, found.own, found.weaker) == expected
-    assert found.case == diagnosis.allowance.words("layernorm_bwd")
+    assert found.case == diagnosing.allowance.words("layernorm_bwd")
 
 
 @pytest.mark.parametrize(
@@ -583,7 +585,7 @@ def test_a_check_that_judges_elements_looks_at_the_one_that_it_found(changes, lo
 
 def test_an_output_that_the_contract_leaves_without_a_truth_is_not_looked_at(monkeypatch):
     one, contracts = finding(index=(0, 3)), []
-    monkeypatch.setattr(diagnosis.make, "truths", lambda *given: contracts.append(given) or {"y": None})
+    monkeypatch.setattr(diagnosing.make, "truths", lambda *given: contracts.append(given) or {"y": None})
     assert group(FORWARD, [one]).looks(one, {"xhat": "x"}) is False
     assert contracts[0][2] == Contract(xhat="x")
 
@@ -599,4 +601,3 @@ def test_a_case_of_more_than_a_hundred_rows_is_judged_by_fewer_checks(shape, che
     judged = group(FORWARD, [finding(spec)], judge=judge, checks=("accuracy", "memory"))
     assert judged.clean({"xhat": "x"})
     assert asked[0] == (spec, checks)
-    assert judged.rows(CaseSpec((3, 0))) == 0

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from math import inf
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import ALIASES
 from verify_norm.core.errors import UsageError, alternatives, one_of
-from verify_norm.core.spec import Contract
 
 HINTS: dict[str, Any] = get_type_hints(Contract)
 

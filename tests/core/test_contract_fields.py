@@ -7,9 +7,9 @@ from typing import get_args, get_type_hints
 import pytest
 from pydantic import TypeAdapter
 
-from verify_norm.core import contracts
+from verify_norm.core import contract_fields
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
-from verify_norm.core.spec import Contract
 from verify_norm.reference.arithmetic import PRODUCTS, Arithmetic
 
 
@@ -35,29 +35,31 @@ from verify_norm.reference.arithmetic import PRODUCTS, Arithmetic
 )
 def test_a_wrong_value_is_one_line_that_says_what_is_right(given, said):
     with pytest.raises(UsageError, match=r"^contract: ") as raised:
-        contracts.make(given)
+        contract_fields.make(given)
     assert str(raised.value) == f"contract: {said}"
 
 
 def test_an_unknown_field_is_guessed():
     with pytest.raises(UsageError, match=r"unknown field of a contract 'product' \(did you mean products\?\)"):
-        contracts.make({"product": "tf32"})
+        contract_fields.make({"product": "tf32"})
 
 
 def test_text_stands_for_values():
-    assert contracts.make({"lanes": 1, "expanded": "false", "inplace": ["dx:dy"], "scale_floor": "0.5"}) == Contract(
-        lanes=1, inplace=("dx:dy",), scale_floor=0.5
-    )
+    assert contract_fields.make(
+        {"lanes": 1, "expanded": "false", "inplace": ["dx:dy"], "scale_floor": "0.5"}
+    ) == Contract(lanes=1, inplace=("dx:dy",), scale_floor=0.5)
     given = {"lanes": "8", "expanded": "true", "xhat": "bf16", "products": "bf16", "output": "none"}
     want = Contract(lanes=8, expanded=True, xhat="bfloat16", products="bf16")
-    assert contracts.make(given | {"inplace": "dx:dy, y:x"}) == Contract(**asdict(want) | {"inplace": ("dx:dy", "y:x")})
+    assert contract_fields.make(given | {"inplace": "dx:dy, y:x"}) == Contract(
+        **asdict(want) | {"inplace": ("dx:dy", "y:x")}
+    )
 
 
 def test_the_strict_contract_is_right_and_every_field_has_words():
-    assert contracts.make({}) == contracts.checked(Contract()) == Contract()
+    assert contract_fields.make({}) == contract_fields.checked(Contract()) == Contract()
     with pytest.raises(UsageError, match="residual"):
-        contracts.checked(Contract(residual="kept"))
-    assert all(contracts.allowed(field.name) for field in fields(Contract))
+        contract_fields.checked(Contract(residual="kept"))
+    assert all(contract_fields.allowed(field.name) for field in fields(Contract))
 
 
 def test_the_products_are_those_of_the_reference():

@@ -18,13 +18,16 @@ from typing import Any
 from verify_norm.cases import allowance, make
 from verify_norm.cases.exploration import explore
 from verify_norm.cases.strategies import specs
-from verify_norm.core import contracts, judge
+from verify_norm.core import contract_fields, judge
+from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import Allowance, Diagnosis
 from verify_norm.core.finding import Finding
-from verify_norm.core.geometry import row_length, without_shared_memory
+from verify_norm.core.geometry import size
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.known import NAMES, WEAKER, Known, joined, overwritten, write
+from verify_norm.core.layouts import without_shared_memory
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.search.examine import Examined
 
 Key = tuple[str, str | None]  # a check and an output
@@ -161,7 +164,7 @@ class _Group:
 
     def weaker(self, fields: dict[str, Any]) -> Contract:
         """Return the kernel's contract with these fields."""
-        return contracts.make(asdict(self.trial.kernel.contract) | fields)
+        return contract_fields.make(asdict(self.trial.kernel.contract) | fields)
 
     def allowance(self, fields: dict[str, Any]) -> Allowance:
         """Return what a typical case allows in the type, and for the call in the output, that gains most."""
@@ -223,9 +226,9 @@ class _Group:
 
         In failing cases nothing else may come to light either, as wrong values where the kernel seemed to return none.
         """
-        contract = self.weaker(fields)
+        contract, op = self.weaker(fields), OPS[self.trial.kernel.op]
         for spec in self.others:
-            slow = self.rows(spec) > ROWS
+            slow = size(spec, op)[0] > ROWS
             examined = self.trial.under(contract, spec, self.own if slow else self.trial.checks)
             found = {(one.check, one.output) for one in examined.findings}
             if any(key[1] == self.output or key not in self.trial.failing for key in found):
@@ -241,18 +244,14 @@ class _Group:
     @cached_property
     def others(self) -> list[CaseSpec]:
         """The smallest cases, those with the largest errors, and some that are spread over all that failed."""
-        lists = [self.trial.failing[f.check, f.output] for f in self.findings]
-        lists = [[spec for spec in cases if self.rows(spec) <= ROWS] for cases in lists]
+        lists, op = [self.trial.failing[f.check, f.output] for f in self.findings], OPS[self.trial.kernel.op]
+        lists = [[spec for spec in cases if size(spec, op)[0] <= ROWS] for cases in lists]
         most = -(-OTHERS // len(lists))
         spread = [spec for cases in lists for spec in cases[:: max(-(-len(cases) // most), 1)]]
         worst = self.trial.worst.get(self.output or "", ())
         return sorted(
             dict.fromkeys((*(f.spec for f in self.findings), *worst, *spread)), key=lambda spec: prod(spec.shape)
         )
-
-    def rows(self, spec: CaseSpec) -> int:
-        """Return how many rows, groups or channels a case has."""
-        return prod(spec.shape) // max(row_length(spec, OPS[self.trial.kernel.op]), 1)
 
     def explained(self, known: Known, fields: dict[str, Any]) -> Diagnosis:
         """Return the diagnosis that names a contract, with what it costs."""

@@ -1,0 +1,19 @@
+"""The record of an operator: the type of a tensor among others."""
+
+import pytest
+
+from verify_norm.core.op import Tensor
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weight_dtype", "expected"),
+    [
+        ("x", "float32", "float16"),
+        ("weight", "float32", "float32"),
+        ("weight", None, "float16"),
+        ("float32", None, "float32"),
+        ("float8_e4m3fn", "bfloat16", "float8_e4m3fn"),
+    ],
+)
+def test_the_type_of_a_tensor_follows_x_or_the_weight_or_neither(dtype, weight_dtype, expected):
+    assert Tensor("t", "data", "input", dtype).among("float16", weight_dtype) == expected

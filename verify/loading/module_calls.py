@@ -1,0 +1,154 @@
+"""How a module runs in a call: a new one, one for several calls, a copy of it, or as in evaluation."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+from verify_norm.cases.contents import same_bits
+from verify_norm.loading.copies import Copy
+
+# how parameters get new values; the last one as load_state_dict(assign=True) does
+WRITES = ("in place under torch.no_grad()", "through .data", "by load_state_dict()", "as a new nn.Parameter")
+
+_instance: ContextVar["Instance | None"] = ContextVar("instance", default=None)
+_evaluated: ContextVar[list[nn.Module] | None] = ContextVar("evaluated", default=None)
+_made: ContextVar[list[dict[str, torch.Tensor]] | None] = ContextVar("made", default=None)
+_copies: ContextVar[tuple[Copy, list[nn.Module]] | None] = ContextVar("copies", default=None)
+
+
+@dataclass(slots=True)
+class Instance:
+    """One module for several calls, whose parameters get each call's values; `turn` says how, of WRITES.
+
+    It has one module for each way to construct it; a module that a user names is copied, so that it stays as it is.
+    Without `writes` the call's own tensors replace the parameters, as where one requires a gradient: what the graph of
+    an earlier call has saved stays as it is.
+    """
+
+    turn: int = 0
+    writes: bool = True
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+
+    def serving(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with this instance wherever it calls a module."""
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with _holding(_instance, self):
+                return function(*args, **kwargs)
+
+        return run
+
+    def kept(self, key: str, construct: Callable[[], nn.Module]) -> nn.Module:
+        """Return the module of this key, constructed where there is none yet."""
+        if key not in self.modules:
+            self.modules[key] = construct()
+        return self.modules[key]
+
+    def counted(self) -> dict[str, int]:
+        """Return the batches that the modules have counted, by the name of the buffer."""
+        buffers = (pair for module in self.modules.values() for pair in module.named_buffers())
+        return {name: int(buffer) for name, buffer in buffers if name.endswith("num_batches_tracked")}
+
+    def write(self, module: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
+        """Write new values into the module's parameters, where they differ, as training does: after train()."""
+        own = {name: parameter for name, parameter in module.named_parameters() if name in values}
+        if all(_equal(parameter, values[name]) for name, parameter in own.items()):
+            return
+        module.train()
+        for name, parameter in own.items():
+            parameter.data = parameter.data.to(values[name])  # as Module.to does, if the type or device is another one
+        way = WRITES[self.turn % len(WRITES)]
+        self.turn += 1
+        if way == "by load_state_dict()":
+            module.load_state_dict({**module.state_dict(), **values})
+            return
+        if way == "as a new nn.Parameter":
+            _replace(module, {parameter: values[name].clone() for name, parameter in own.items()})
+            return
+        with torch.no_grad():
+            for name, parameter in own.items():
+                (parameter.data if way == "through .data" else parameter).copy_(values[name])
+
+
+def _replace(module: nn.Module, values: Mapping[nn.Parameter, torch.Tensor]) -> None:
+    """Put new parameters with these values in the place of a module's own, wherever it holds them."""
+    new = {old: nn.Parameter(value, requires_grad=old.requires_grad) for old, value in values.items()}
+    for key, parameter in list(module.named_parameters(remove_duplicate=False)):
+        if parameter in new:
+            owner, _, name = key.rpartition(".")
+            setattr(module.get_submodule(owner), name, new[parameter])
+
+
+def anew(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a new module in each call."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return Instance().serving(function)(*args, **kwargs)
+
+    return run
+
+
+def current() -> Instance | None:
+    """Return the instance that serves the call under way; None: each call has a new module."""
+    return _instance.get()
+
+
+def evaluated() -> list[Any] | None:
+    """Return the list of what runs in evaluation, of the block `evaluating` under way; None outside of one."""
+    return _evaluated.get()
+
+
+def copied() -> tuple[Copy, list[nn.Module]] | None:
+    """Return how to copy what runs and the list of copies, of the block `copying` under way; None outside of one."""
+    return _copies.get()
+
+
+def constructed() -> list[dict[str, torch.Tensor]] | None:
+    """Return the list of what is constructed, of the block `constructing` under way; None outside of one."""
+    return _made.get()
+
+
+@contextmanager
+def evaluating() -> Iterator[list[nn.Module]]:
+    """Let modules run as after eval(), whatever the case says; yield a list that gets those which ran."""
+    ran: list[nn.Module] = []
+    with _holding(_evaluated, ran):
+        yield ran
+
+
+@contextmanager
+def copying(how: Copy) -> Iterator[list[nn.Module]]:
+    """Let a copy of each module that can be copied so run in its place; yield a list that gets the copies."""
+    made: list[nn.Module] = []
+    with _holding(_copies, (how, made)):
+        yield made
+
+
+@contextmanager
+def constructing() -> Iterator[list[dict[str, torch.Tensor]]]:
+    """Yield a list that gets the parameters of each module constructed in the block, by name, as they are then."""
+    made: list[dict[str, torch.Tensor]] = []
+    with _holding(_made, made):
+        yield made
+
+
+@contextmanager
+def _holding(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Let a variable have this value in the block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def _equal(one: torch.Tensor, two: torch.Tensor) -> bool:
+    return one.dtype == two.dtype and one.device == two.device and same_bits(one, two)

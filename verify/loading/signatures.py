@@ -1,0 +1,42 @@
+"""The parameters of a callable, by its signature in Python or by torch's schema of it."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch._library.custom_ops import CustomOpDef
+
+from verify_norm.core.errors import UsageError
+
+
+def signature(function: Any, name: str) -> list[inspect.Parameter]:
+    """Return the function's parameters; raises UsageError if neither Python nor torch.jit knows them."""
+    schema = schema_of(function)
+    if schema is not None:
+        return [_parameter(argument) for argument in schema.arguments]
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} has no signature to bind arguments by: {error}") from error
+
+
+def schema_of(function: Any) -> Any:
+    """Return the schema of a function by torch.jit.script, or of an operator of torch; None for any other function.
+
+    Their signature in Python is (*args, **kwargs). Of several overloads it is the default one.
+    """
+    if isinstance(function, torch.jit.ScriptFunction):
+        return function.schema
+    if isinstance(function, CustomOpDef):
+        function = function._opoverload
+    if isinstance(function, torch._ops.OpOverloadPacket):
+        overloads = function.overloads()
+        function = getattr(function, "default" if "default" in overloads else overloads[0])
+    return function._schema if isinstance(function, torch._ops.OpOverload) else None
+
+
+def _parameter(argument: Any) -> inspect.Parameter:
+    """Return the parameter that an argument of a schema is."""
+    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+    kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(argument.name, kind, default=default)
