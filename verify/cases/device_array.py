@@ -54,9 +54,7 @@ class DeviceArray(NDArrayOperatorsMixin):
             given = {**kwargs, "out": out} if out else kwargs
             return getattr(ufunc, method)(*map(in_memory, inputs), **in_memory(given))
         tensors = [self._joined(value) for value in inputs]
-        if ufunc.__name__ in FLOATS:
-            tensors = [tensor.to(FLOAT) for tensor in tensors]
-        result = function(*tensors)
+        result = function(*(map(_float, tensors) if ufunc.__name__ in FLOATS else tensors))
         if out is not None:  # a += b
             out[0].tensor = result
             return out[0]
@@ -204,6 +202,33 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.tensor[self._index(index)] = self._joined(value).to(self.tensor.dtype)
+
+
+def _operator(name: str, *, reflected: bool = False) -> Any:
+    """Return the method of an operator of Python: through NumPy, as the mixin's, it takes longer than torch's call."""
+    of_floats = name in FLOATS
+
+    def method(self: DeviceArray, other: Any) -> Any:
+        one, two = self.tensor, other.tensor if type(other) is DeviceArray else self._joined(other)
+        if of_floats:
+            one, two = _float(one), _float(two)
+        return DeviceArray(UFUNCS[name](two, one) if reflected else UFUNCS[name](one, two))
+
+    return method
+
+
+for _python, _name in (("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("truediv", "divide")):
+    setattr(DeviceArray, f"__{_python}__", _operator(_name))
+    setattr(DeviceArray, f"__r{_python}__", _operator(_name, reflected=True))
+for _python, _name in (("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal")):
+    setattr(DeviceArray, f"__{_python}__", _operator(_name))
+for _python, _name in (("eq", "equal"), ("ne", "not_equal"), ("and", "bitwise_and"), ("or", "bitwise_or")):
+    setattr(DeviceArray, f"__{_python}__", _operator(_name))
+
+
+def _float(tensor: Tensor) -> Tensor:
+    """Return a tensor as float64; torch takes a microsecond and more to find that it is one."""
+    return tensor if tensor.dtype is FLOAT else tensor.to(FLOAT)
 
 
 def _arrays(result: Any) -> Any:
