@@ -302,6 +302,16 @@ def test_what_comes_to_light_under_a_contract_is_no_explanation():
     assert concluded(unless(rounds_xhat, ("distribution", "rstd")))[0].contract  # a check that does not run
 
 
+def test_a_change_of_the_case_explains_nothing():
+    """What a kernel may overwrite has memory of its own, so under inplace=y:x rows no longer share memory."""
+    shared = replace(SMALL, dtype="float32", x_layout="expanded")
+    of_the_layout = lambda spec, contract: (WRONG,) if spec.x_layout == "expanded" else ()  # noqa: E731
+    assert not concluded(of_the_layout, shared)[0].contract
+    in_few_runs = lambda spec, contract: () if contract.lanes == 8 else of_the_layout(spec, contract)  # noqa: E731
+    assert concluded(in_few_runs, shared)[0].contract == "lanes=8"
+    assert concluded(unless(lambda contract: contract.inplace == ("y:x",)), shared)[0].contract == "inplace=y:x"
+
+
 def test_what_costs_least_is_named():
     free, _ = concluded(unless(lambda contract: contract != Contract()))
     assert read(free.contract).keys() <= FREE
