@@ -192,6 +192,7 @@ OPTIONS = [  # after K
     (("--json", "spec.jsonl"), "cannot write spec.jsonl: it is a file of something else"),
     (("--json", "folder.py"), "cannot write folder.py: it is a folder"),
     (("--json", "no/such/r.json"), "no writable folder"),
+    (("--json", "/proc/r.json"), "cannot write /proc/r.json: no "),
     (("--json", "good.py/r.json"), "cannot write good.py/r.json: Not a directory"),
     (("--json", "r" * 300), "File name too long"),
     (("--json", "loop"), "cannot write loop: Too many levels of symbolic links"),

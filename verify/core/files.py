@@ -10,6 +10,7 @@ from uuid import uuid4
 from verify_norm.core.errors import UsageError
 
 JSON = ("{\n", "[\n", "[{\n", "[]")  # how the files begin that we write
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL  # opens a file that does not exist
 
 
 def write(text: str, path: str) -> None:
@@ -44,9 +45,9 @@ def _descriptor(path: str) -> int | None:
 
 def _replace(target: str, data: bytes) -> None:
     """Write a new file beside the target, and rename it: at any time the target is the old file or the new one."""
-    temporary = os.path.join(os.path.dirname(target), f".verify-norm-{uuid4().hex}.part")
+    temporary = _beside(target)
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        with open(os.open(temporary, NEW, 0o666), "wb") as file:
             file.write(data)
             if os.path.exists(target):
                 old = os.stat(target)
@@ -58,6 +59,11 @@ def _replace(target: str, data: bytes) -> None:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _beside(target: str) -> str:
+    """Return the name of a file that does not exist yet, in the folder of another."""
+    return os.path.join(os.path.dirname(target), f".verify-norm-{uuid4().hex}.part")
 
 
 def writable(path: str, ours: tuple[str, ...] = JSON) -> None:
@@ -91,7 +97,20 @@ def _unwritable(path: str, ours: tuple[str, ...]) -> str:
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         return f"no writable folder {folder}"
-    return "" if _begins(path, ours) else "it is a file of something else; remove it, or name another file"
+    if not _begins(path, ours):
+        return "it is a file of something else; remove it, or name another file"
+    return _no_new_file(os.path.realpath(path))
+
+
+def _no_new_file(target: str) -> str:
+    """Return why no file can be made beside the target; to root, os.access allows too much, as a file in /proc."""
+    trial = _beside(target)
+    try:
+        os.close(os.open(trial, NEW, 0o666))
+        os.unlink(trial)
+    except OSError as error:
+        return f"no file can be made in {os.path.dirname(target)}: {error.strerror}"
+    return ""
 
 
 def _begins(path: str, ours: tuple[str, ...]) -> bool:
