@@ -487,6 +487,18 @@ def test_a_contract_that_costs_precision_may_need_one_that_costs_none():
     assert all(known.whose in one.whose for known in parts)
 
 
+def test_two_costly_contracts_together_are_those_of_torch_on_a_cpu():
+    """Its layer_norm computes x·a + b, and adds row after row in dweight: some cases show the one, some the other."""
+
+    def judge(spec, checks, contract):
+        kept = contract.expanded and contract.summation == "atomic"
+        return Examined(spec, findings=() if kept else (wrong,), looked=checks)
+
+    wrong = finding(replace(SMALL, dtype="float32"), output="dweight")
+    one = group(BACKWARD, [wrong], judge=judge, output="dweight").diagnosis()
+    assert (one.contract, one.whose) == ("expanded=true,summation=atomic", "layer_norm of torch's CPU")
+
+
 ALLOWED = {  # of each output, by the types of x and weight: under the own contract, and under the weaker one
     ("float32", None): ({"dx": 1.0, "dweight": 2.0}, {"dx": 3.0, "dweight": 2.0}),
     ("bfloat16", None): ({"dx": 1.0, "dweight": 1.0}, {"dx": 2.0, "dweight": 8.0}),
