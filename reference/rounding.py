@@ -183,7 +183,7 @@ def projection_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, *, los
 
 
 def coefficient_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, *, lost: Array | float = 0.0) -> Array | float:
-    """Return what dx = (r·w)·dy − … loses, or (r·w)·(dy − mean dy − x̂·mean(dy·x̂)), if r·w underflows before it meets dy.
+    """Return what dx = (r·w)·dy − …, or (r·w)·(dy − mean dy − x̂·mean(dy·x̂)), loses if r·w underflows.
 
     torch's GroupNorm and BatchNorm compute r·w first.
     """

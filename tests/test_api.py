@@ -246,7 +246,7 @@ def test_a_declaration_is_found_and_changes_nothing():
     ("arguments", "options", "said"),
     [
         ((3,), {}, "expected a callable, or its name as 'path/file.py:fn', got 3 of type int"),
-        ((lambda x: x,), {}, "cannot infer the op from the name '<lambda>': say it, as --op layernorm_fwd, or"),
+        ((lambda x: x,), {}, "cannot infer the op from the name '<lambda>': say it with --op layernorm_fwd, or"),
         (("nothing",), {}, "unknown kernel 'nothing'"),
         ((rms, "rmsnorm"), {"checks": ["acuracy"]}, "unknown check 'acuracy' (did you mean accuracy?)"),
         ((rms, "rmsnorm"), {"dtypes": ["int8"]}, "unknown dtype 'int8'"),

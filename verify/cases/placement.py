@@ -60,9 +60,9 @@ class Placement:
 def placement(shape: tuple[int, ...], layout: str) -> Placement:
     """Return how `layout` places a tensor of this shape; contiguous if the layout does not apply to the shape.
 
-    "expanded_last" repeats one value along the last dimension, as `t[:, None].expand(M, N)`. "expanded_middle" repeats
-    the rows of one index of the first dimension, as the gradient of `.sum(1)`, "expanded_inner" one value along all
-    dimensions behind the second, as the gradient of a sum over positions. "sequence_slice" is
+    "expanded_last" repeats one value along the last dimension, such as `t[:, None].expand(M, N)`. "expanded_middle"
+    repeats the rows of one index of the first dimension, such as the gradient of `.sum(1)`, "expanded_inner" one value
+    along all dimensions behind the second, such as the gradient of a sum over positions. "sequence_slice" is
     `t[:, :S]` of a longer t, "channel_slice" the same of a tensor in channels_last. "swapped" is `t.transpose(0, 1)`,
     as of a sequence-first t, "swapped_last" `t.transpose(-2, -1)`, both dense. "inner_slice" is `t[..., :H, :]`, as the
     heads of q in a fused projection, or a part of an image. "own" is a storage of exactly these
@@ -70,7 +70,7 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
 
     "offset" begins beyond 2¹⁶ elements, at an odd one or at half a vector. The gaps of "row_strided" are odd, or whole
     vectors where rows are. The number of rows changes neither. "loose" is contiguous, with a stride of 0 along each
-    dimension of at most one element, which torch leaves open, as `t.expand(M, N)[:1]`.
+    dimension of at most one element, which torch leaves open, such as `t.expand(M, N)[:1]`.
 
     "far" puts the last index of the first dimension beyond 2³¹ elements. With two indices the stride itself needs 64
     bits; with more the stride fits 32 bits and its product with the index does not. A product that wraps is negative:
@@ -237,7 +237,7 @@ def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:
 
 
 def release(device: torch.device | str) -> None:
-    """Return torch's cached GPU memory to the device if it is large, as after a case with layout "far".
+    """Return torch's cached GPU memory to the device if it is large, for example after a case with layout "far".
 
     Other processes rely on free memory, as `_untouched` does.
     """
@@ -257,7 +257,7 @@ def full(error: BaseException | None) -> bool:
 
 
 def failed_in_cuda(error: BaseException) -> bool:
-    """Return whether a call failed in CUDA by no fault of a kernel, as what another process does to a GPU may cause."""
+    """Return whether a call failed in CUDA by no fault of a kernel: another process may cause it on the same GPU."""
     text = str(error)
     return isinstance(error, RuntimeError) and text.startswith("CUDA error") and not any(w in text for w in FAULTS)
 
@@ -275,7 +275,7 @@ def taken_by_others(error: BaseException, device: torch.device) -> bool:
 
 
 class WhereItFits:
-    """Ends its block where GPU memory is full, by torch's allocator or by CUDA's own, as for a graph or a context.
+    """Ends its block where GPU memory is full, by torch's allocator or by CUDA's, for example for a graph or a context.
 
     >>> with WhereItFits():
     ...     raise RuntimeError("CUDA error: out of memory")
@@ -334,5 +334,5 @@ def to_float64(tensor: torch.Tensor, device: Any = None) -> Any:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """Return the name of the tensor's type, as "float32"."""
+    """Return the name of the tensor's type, such as "float32"."""
     return str(tensor.dtype).removeprefix("torch.")

@@ -118,7 +118,7 @@ def _refuse_with_untrusted(others: dict[str, object], names: list[str]) -> None:
     for name in names:
         if name.endswith(".py") or (":" in name and has_magic(name)):
             raise UsageError(
-                f"--untrusted --kernel {name}: name one function, as path/file.py:fn; this imports nothing"
+                f"--untrusted --kernel {name}: name one function, such as path/file.py:fn; this imports nothing"
             )
 
 

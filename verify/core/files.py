@@ -69,7 +69,7 @@ def _beside(target: str) -> str:
 def writable(path: str, ours: tuple[str, ...] = JSON) -> None:
     """Raise UsageError, before a run, if its report cannot be written there; "" and "-" are no files.
 
-    A file that does not begin as one of `ours` is kept: the name may be a slip, as that of the kernel's own file.
+    A file that does not begin as one of `ours` is kept: the name may be a slip, such as that of the kernel's own file.
     """
     if path in ("", "-"):
         return
@@ -103,7 +103,7 @@ def _unwritable(path: str, ours: tuple[str, ...]) -> str:
 
 
 def _no_new_file(target: str) -> str:
-    """Return why no file can be made beside the target; to root, os.access allows too much, as a file in /proc."""
+    """Return why no file can be made beside the target; to root, os.access allows too much, such as a file in /proc."""
     trial = _beside(target)
     try:
         os.close(os.open(trial, NEW, 0o666))

@@ -85,7 +85,7 @@ def aliases(op: Op) -> tuple[Alias, ...]:
 
 
 def one_tensor(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, str] | None:
-    """Return the two inputs that are one tensor; None if there are none, as where one is None or is `written`."""
+    """Return the two inputs that are one tensor; None if there are none, or one is None or is `written`."""
     if not spec.alias or spec.special is not None or spec.alias not in aliases(op):
         return None
     one, two = spec.alias.split(":")
@@ -239,7 +239,7 @@ def special_lost(spec: CaseSpec) -> bool:
 
 
 def needed(spec: CaseSpec, op: Op) -> CaseSpec:
-    """Return the spec; with weight and bias where the operator, as a user's own, needs all that it has."""
+    """Return the spec; with weight and bias where the operator, such as a user's own, needs all that it has."""
     return replace(spec, weight=True, bias=True) if op.user_defined else spec
 
 

@@ -184,7 +184,7 @@ def _field(name: str, text: str) -> dict[str, Any]:
         return {name: getattr(make({name: text}), name)}
     pairs = () if text == "none" else tuple(pair.strip() for pair in text.split("+"))
     if wrong := [pair for pair in pairs if not _sides(pair)]:
-        outputs = "pairs of an output and an input that it may overwrite, as y:x+residual_out:residual"
+        outputs = "pairs of an output and an input that it may overwrite, such as y:x+residual_out:residual"
         raise UsageError(f"inplace: expected {outputs}, got {wrong[0]!r:.60}")
     return {name: pairs}
 
@@ -234,7 +234,7 @@ def changed(contract: Contract) -> dict[str, Any]:
 
 
 def caution(fields: Mapping[str, Any]) -> str:
-    """Return which kernels may not declare a contract that explains them, as "; …"; "" where any may."""
+    """Return which kernels may not declare a contract that explains them, such as "; …"; "" where any may."""
     return "; a kernel without matrix products is wrong" if "products" in fields else ""
 
 

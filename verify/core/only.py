@@ -49,7 +49,7 @@ MEMORY: dict[str, tuple[str, ...]] = {  # the layouts that the tensors may have
 CLAUSES: dict[str, str] = {
     "ndim": "rank of x: ndim=2, ndim<=3, ndim=2+3",
     "normalized_ndim": "how many of the last dimensions are normalized: normalized_ndim=1",
-    "N": "elements that are normalized together, as the length of a row: N%8=0, N<=8192, N=1024+4096, N=2^k",
+    "N": "elements that are normalized together, such as the length of a row: N%8=0, N<=8192, N=1024+4096, N=2^k",
     "M": "rows, groups of all samples, or channels: M>=1, M%4=0",
     "last": "last dimension of x: last%8=0",
     "B": "first dimension of x: B>=1",

@@ -105,7 +105,7 @@ def run_line(report: Report, contract: str, only: str) -> str:
 
 
 def cases(report: Report) -> str:
-    """Return how many cases were checked, as "478 cases", or "400 of 478 cases" if some were left out."""
+    """Return how many cases were checked, such as "478 cases", or "400 of 478 cases" if some were left out."""
     left_out = sum(skip.cases for skip in report.skipped if skip.what == "cases")
     if left_out:
         return f"{report.cases} of {report.cases + left_out} cases"

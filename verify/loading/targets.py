@@ -106,7 +106,7 @@ def imported(where: str) -> Any:
 
 
 def _line(where: str, error: BaseException) -> str:
-    """Return the last line of the file that an error comes from, as " (raises.py, line 3)"; "" if it says so itself."""
+    """Return the last line of the file that an error comes from, such as " (raises.py, line 3)"; "" if it says it."""
     lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if _same(one.filename, where)]
     return f" ({where}, line {lines[-1]})" if lines and not isinstance(error, SyntaxError) else ""
 
@@ -166,7 +166,7 @@ def located(value: Any) -> tuple[str, str]:
 
 
 def _attribute_of(value: Any) -> str:
-    """Return the target of what has no name of its own, as an instance, by a module that holds it; "" if none does."""
+    """Return the target of what has no name of its own, such as an instance, by a module that holds it; "" if none."""
     for where, module in tuple(sys.modules.items()):
         names = vars(module) if type(module) is ModuleType and where != "__main__" else {}
         name = next((name for name, held in tuple(names.items()) if held is value and name.isidentifier()), "")

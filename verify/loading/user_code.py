@@ -38,7 +38,7 @@ def staying() -> Iterator[None]:
 
 @contextmanager
 def blamed(name: str) -> Iterator[None]:
-    """Make a UsageError of what the user's code raises in this block where it is looked at, as by its __getattr__."""
+    """Make a UsageError of what the user's code raises when it is looked at in this block, such as in __getattr__."""
     try:
         yield
     except UsageError:
@@ -50,7 +50,7 @@ def blamed(name: str) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """Return the last line of the user's code in a traceback, as "ops.py, line 3"; "" if there is none."""
+    """Return the last line of the user's code in a traceback, such as "ops.py, line 3"; "" if there is none."""
     place, frame = "", error.__traceback__
     while frame is not None:
         names: dict[str, Any] = frame.tb_frame.f_globals

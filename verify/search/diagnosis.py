@@ -4,8 +4,8 @@ A weaker contract explains an output if under it the checks find nothing about t
 cases, in others that failed, and in fresh random ones, so that it excuses no bug by luck. At least one check that found
 something has to look again, at the same element and in the same ways: a contract under which nothing is judged explains
 nothing. First come the fields that cost no accuracy, then the others by what they allow the output in a typical case,
-then the names that stand for libraries, then one of these with a field that costs nothing, as an overwritten input.
-What explains one output is tried first on the next: the user declares all of it.
+then the names that stand for libraries, then one of these with a field that costs nothing, such as an overwritten
+input. What explains one output is tried first on the next: the user declares all of it.
 """
 
 import time
@@ -131,7 +131,7 @@ class _Group:
     def hopeful(self) -> bool:
         """Return whether all weaker contracts together explain the smallest cases: if not, none does alone.
 
-        A contract that promises something instead, as another type, is among them alone of its kind.
+        A contract that promises something instead, such as another type, is among them alone of its kind.
         """
         known = [fields for one in WEAKER if (fields := self.fields(one))]
         together = joined(write(fields) for fields in known if not fields.keys() & INSTEAD)
@@ -233,7 +233,7 @@ class _Group:
     def clean(self, fields: dict[str, Any]) -> bool:
         """Return whether no check finds anything about the output, in failing cases and in fresh ones.
 
-        In failing cases nothing else may come to light either, as wrong values where the kernel seemed to return none.
+        In failing cases nothing else may show either, such as wrong values where the kernel seemed to return none.
         """
         contract = self.weaker(fields)
         for spec in self.others:

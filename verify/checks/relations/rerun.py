@@ -152,7 +152,7 @@ def lasting(words: Collection[str], again: Callable[[], Run]) -> tuple[str, ...]
 def on_rows(run: Run, index: NDArray[np.intp]) -> Run | None:
     """Run the kernel on these rows of the case alone, in this order; None where it does not take so many.
 
-    Rows may repeat, as in `np.arange(4096) % count`: a batch of any size needs neither more data nor another truth.
+    Rows may repeat, as in `np.arange(4096) % count`: a batch of any size needs no more data and no other truth.
     """
     spec = replace(run.case.spec, shape=(len(index), *run.case.spec.shape[1:]))
     return None if run.kernel.refuses(spec) is not None else rerun(run, taken(run.case, index), spec=spec)
@@ -212,8 +212,8 @@ def differences(first: Run, second: Run, names: tuple[str, str]) -> Iterator[Dif
 def beyond(first: Run, second: Run, names: tuple[str, str]) -> Iterator[Difference]:
     """Yield where two runs of one case differ and the second, of known truth, is beyond its bound, but not the first.
 
-    Bits alone may differ: torch takes another path for a gradient of another layout, as where y is a view. A type or a
-    shape may not.
+    Bits alone may differ: torch takes another path for a gradient of another layout, for example if y is a view. A
+    type or a shape may not.
     """
     for difference in differences(first, second, names):
         outputs = (run.outputs.get(difference.output or "") for run in (first, second))
