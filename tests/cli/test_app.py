@@ -126,7 +126,7 @@ def test_the_same_seed_is_the_same_run():
         ([], "expected a kernel, such as --kernel layernorm_bwd; see verify-norm list, and --help"),
         (["show", "layernorm_bw"], "unknown kernel, check or operator 'layernorm_bw' (did you mean layernorm_bwd"),
         (["replay", "{"], "cannot parse the spec as JSON"),
-        (["replay", "[1]"], "the spec: expected an object, as"),
+        (["replay", "[1]"], "the spec: expected an object, such as"),
         (["replay", '{"shape": [1]}'], "the spec has no 'kernel'"),
         (["replay", '{"kernel": "layernorm_bwd"}'], "the spec has no 'shape'"),
         (["replay", '{"kernel": "layernorm_bwd", "shape": [2, "a"]}'], "the spec: shape.1"),

@@ -188,11 +188,21 @@ def joined(*texts: str) -> str:
     return ",".join(dict.fromkeys(part for text in texts for part in text.split(",") if part))
 
 
+# What clauses are called elsewhere.
+MEANT = {"num_groups": "G", "groups": "G", "channels": "C", "batch": "B", "batch_size": "B", "rows": "M", "tokens": "M"}
+MEANT |= dict.fromkeys(("columns", "cols", "hidden_size", "hidden", "features", "normalized_shape"), "N")
+MEANT |= {"rank": "ndim", "dim": "ndim", "dims": "ndim", "x_dtype": "dtype", "types": "dtype", "dtypes": "dtype"}
+
+
 def _clause(text: str) -> Clause:
     parts = _PARTS.fullmatch(text)
     if parts is None:
         raise UsageError(f"only: expected clauses as {EXAMPLE}, got {text!r:.60}")
     name, relation, rest = parts[1], parts[2] or "", parts[3]
+    if name in MEANT:
+        raise UsageError(
+            f"unknown clause of --only {name!r} (did you mean {MEANT[name]}?); verify-norm show only has all"
+        )
     one_of("clause of --only", name, CLAUSES)
     values = tuple(rest.split("+")) if rest else ()
     if name in MEMORY:
