@@ -161,7 +161,7 @@ BAD = [
     ({"kernels": [OWN | {"op": "rmsnorm_fw"}]}, "unknown op 'rmsnorm_fw'"),
     ({"kernels": [OWN | {"contract": "lama"}]}, "unknown contract 'lama' .did you mean llama"),
     ({"kernels": [OWN | {"only": "dtype=fp16"}]}, "takes float16, and the run asks for float32, bfloat16"),
-    ({"accelerators": []}, "accelerators: expected a list of accelerators, as .*, got .."),
+    ({"accelerators": []}, "accelerators: expected a list of accelerators, such as .*, got .."),
     ({"accelerators": ["H100", 3]}, "accelerators: expected a list of accelerators"),
     ({"configs": "some"}, "configs: expected one of tuned, all, got 'some'"),
     (

@@ -143,7 +143,7 @@ def test_limits_of_a_comparison(project):
         ("seconds = inf", "a number, 0.1 or more, got inf"),
         ("timeout = nan", "a number, 0.1 or more, got nan"),
         ("dtypes = ['fp8']", "[tool.verify-norm] dtypes: unknown dtype 'fp8'; there are: float32, float16, bfloat16"),
-        ("dtypes = [16]", 'dtypes: expected a list of dtypes, as ["fp32", "bf16"], got [16]'),
+        ("dtypes = [16]", 'dtypes: expected a list of dtypes, such as ["fp32", "bf16"], got [16]'),
         ("dtypes = []", "dtypes: expected at least one dtype of fp32, "),
         ("checks = 3", "a list of checks"),
         ("checks = ['acuracy']", "checks: unknown check 'acuracy' (did you mean accuracy?)"),

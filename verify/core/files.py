@@ -17,7 +17,7 @@ def write(text: str, path: str) -> None:
     """Write text to a file, as UTF-8; raises UsageError if that fails.
 
     A regular file is replaced whole or not at all, in its mode and where a link leads. A pipe, a device or an open
-    descriptor, as /dev/stdout, is written into.
+    descriptor, such as /dev/stdout, is written into.
     """
     data = text.encode("utf-8", "backslashreplace")  # lone surrogates are escaped, as in JSON
     try:
@@ -33,7 +33,7 @@ def write(text: str, path: str) -> None:
 
 
 def _descriptor(path: str) -> int | None:
-    """Return the number of the open file that a path stands for, as /dev/stdout or /dev/fd/3; None for others."""
+    """Return the number of the open file that a path stands for, such as /dev/stdout or /dev/fd/3; None for others."""
     for _ in range(40):  # links, as many as Linux follows
         if opened := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", os.path.abspath(path)):
             return int(opened[1])

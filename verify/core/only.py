@@ -72,7 +72,7 @@ CLAUSES: dict[str, str] = {
     "training": "BatchNorm in training; or =false",
     "dtype": "type of x: dtype=bf16, dtype=fp16+bf16",
     "weight_dtype": "type of weight and bias: weight_dtype=x is that of x, weight_dtype=fp32",
-    "contiguous": "tensors are contiguous: all, or some as contiguous=x+dy",
+    "contiguous": "tensors are contiguous: all, or some: contiguous=x+dy",
     "unit_stride": "neighbours in the last dimension are neighbours in memory: all tensors, or unit_stride=x",
     "aligned": "tensors begin at a multiple of 16 bytes: all, or aligned=x",
 }
@@ -197,7 +197,7 @@ MEANT |= {"rank": "ndim", "dim": "ndim", "dims": "ndim", "x_dtype": "dtype", "ty
 def _clause(text: str) -> Clause:
     parts = _PARTS.fullmatch(text)
     if parts is None:
-        raise UsageError(f"only: expected clauses as {EXAMPLE}, got {text!r:.60}")
+        raise UsageError(f"only: expected clauses such as {EXAMPLE}, got {text!r:.60}")
     name, relation, rest = parts[1], parts[2] or "", parts[3]
     if name in MEANT:
         raise UsageError(

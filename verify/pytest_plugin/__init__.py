@@ -76,7 +76,7 @@ def parametrize_checks(
         getattr(getattr(targets[0], "__code__", None), "co_varnames", ())
     ):
         raise ValueError(
-            "parametrize_checks: expected kernels, as @verify_norm.parametrize_checks('package.module:attr')"
+            "parametrize_checks: expected kernels, such as @verify_norm.parametrize_checks('package.module:attr')"
         )
     if not targets or not all(target and (isinstance(target, str) or callable(target)) for target in targets):
         got = ", ".join(map(repr, targets)) or "none"

@@ -111,13 +111,13 @@ class Options(Strict):
     dtypes: Annotated[
         tuple[str, ...],
         Flag("--dtype", "Types of x, such as fp32,bf16."),
-        Field(description='a list of dtypes, as ["fp32", "bf16"]'),
+        Field(description='a list of dtypes, such as ["fp32", "bf16"]'),
         _names(types),
     ] = DEFAULTS.dtypes
     checks: Annotated[
         tuple[str, ...],
         Flag("--checks", "Run only these checks, such as accuracy,signature."),
-        Field(description='a list of checks, as ["accuracy"]'),
+        Field(description='a list of checks, such as ["accuracy"]'),
         _names(_checks),
     ] = ()
     contract: Annotated[
