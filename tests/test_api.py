@@ -253,7 +253,7 @@ def test_a_declaration_is_found_and_changes_nothing():
         ((rms, "rmsnorm"), {"dtypes": "zz"}, "unknown dtype 'zz'"),
         ((rms, "rmsnorm"), {"dtypes": []}, "dtypes: expected at least one dtype"),
         ((rms, "rmsnorm"), {"checks": "signature,acuracy"}, "unknown check 'acuracy'"),
-        ((rms, "rmsnorm"), {"contract": 3}, 'contract: expected a contract, as "llama,inplace=y:x", got 3'),
+        ((rms, "rmsnorm"), {"contract": 3}, 'contract: expected a contract, such as "llama,inplace=y:x", got 3'),
         ((rms, "rmsnorm"), {"contract": "xhat=y"}, "contract: xhat: expected none, float64, float32, "),
         ((rms, "rmsnorm"), {"contract": "llam"}, "contract: unknown contract 'llam' (did you mean llama?)"),
         ((rms, "rmsnorm"), {"examples": -1}, "examples: expected a whole number, 0 or more, got -1"),

@@ -134,7 +134,7 @@ FILES = [
     ("none.toml", None, "plan none.toml: No such file"),
     ("p.toml", "kernels = [", "plan p.toml: not a plan in TOML: "),
     ("p.json", "{", "plan p.json: not a plan in JSON: "),
-    ("p.json", "[]", "plan p.json: expected an object as"),
+    ("p.json", "[]", "plan p.json: expected an object such as"),
     ("p.toml", "block = 3", "plan p.toml: there is no key kernels: expected a list of kernels"),
     ("p.toml", 'kernels = ["a"]\nblok = 3', r"plan p.toml: unknown key 'blok' \(did you mean block"),
     ("p.toml", 'kernels = ["a", {kernel = "b", opp = "c"}]', "plan p.toml: kernels, entry 2: unknown key 'opp'"),

@@ -148,8 +148,8 @@ def test_limits_of_a_comparison(project):
         ("checks = 3", "a list of checks"),
         ("checks = ['acuracy']", "checks: unknown check 'acuracy' (did you mean accuracy?)"),
         ("shapes = 'large'", "[tool.verify-norm] shapes: expected one of fuzz, models, all, got 'large'"),
-        ("contract = 3", '[tool.verify-norm] contract: expected a contract, as "llama,inplace=y:x", got 3'),
-        ("contract = ['llama']", "contract: expected a contract, as"),
+        ("contract = 3", '[tool.verify-norm] contract: expected a contract, such as "llama,inplace=y:x", got 3'),
+        ("contract = ['llama']", "contract: expected a contract, such as"),
         ("contract = 'lama'", "[tool.verify-norm] contract: unknown contract 'lama' (did you mean llama?)"),
         ("hunt = {contract = 'xhat=y'}", "[tool.verify-norm.hunt] contract: xhat: expected none, float64, "),
         ("replay = {contract = 'llama'}", "[tool.verify-norm.replay] unknown key 'contract'"),  # its line says it
