@@ -222,7 +222,9 @@ def test_python_obeys_the_table_of_the_project(tmp_path, monkeypatch, capsys):
 
 
 def test_a_class_that_can_be_called_is_named_by_an_instance():
-    with pytest.raises(UsageError, match=r"is a class, but neither .*; pass an instance, as norm = Callable\(…\) and "):
+    with pytest.raises(
+        UsageError, match=r"is a class, but neither .*; pass an instance, such as norm = Callable\(…\) and "
+    ):
         verify_norm.verify(Callable, "rmsnorm_fwd")
     assert verify_norm.verify(an_instance, "rmsnorm_fwd", **FAST).environment["isolation"] == "a process of its own"
 
