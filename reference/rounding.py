@@ -182,6 +182,19 @@ def projection_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, *, los
     return finite_below(delta, (N * N) * (d.mean_g + d.mean_gm) * (1.0 + n.rstd), a.huge)
 
 
+def coefficient_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, *, lost: Array | float = 0.0) -> Array | float:
+    """Return what dx = (r·w)·dy − …, or (r·w)·(dy − mean dy − x̂·mean(dy·x̂)), loses if r·w underflows.
+
+    torch's GroupNorm and BatchNorm compute r·w first.
+    """
+    if n.weight is None:
+        return 0.0
+    size = np.abs(dy) + lost
+    means = n.average(size) + n.share * (z.magnitude * n.average(size * z.magnitude))
+    floor: Array = a.tiny * (size + means)
+    return floor
+
+
 def weight_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, *, lost: Array | float = 0.0) -> Array:
     """Return δ of dweight = Σ dy·x̂ over all that one weight serves; `lost` is what dy is off by."""
     R = n.view.repeats
@@ -213,7 +226,7 @@ def gradients_error(
     dy = dy.reshape(n.view.shape)
     z = xhat_error(n, saved_error(n, a, given), a)
     return n.outside(
-        projection_error(n, n.gradient(dy), z, a, lost=lost),
+        projection_error(n, n.gradient(dy), z, a, lost=lost) + coefficient_error(n, dy, z, a, lost=lost),
         None if n.weight is None else weight_error(n, dy, z, a, lost=lost),
         None if n.bias is None else bias_error(n, dy, a, lost=lost),
     )

@@ -222,7 +222,9 @@ def test_python_obeys_the_table_of_the_project(tmp_path, monkeypatch, capsys):
 
 
 def test_a_class_that_can_be_called_is_named_by_an_instance():
-    with pytest.raises(UsageError, match=r"is a class, but neither .*; pass an instance, as norm = Callable\(…\) and "):
+    with pytest.raises(
+        UsageError, match=r"is a class, but neither .*; pass an instance, such as norm = Callable\(…\) and "
+    ):
         verify_norm.verify(Callable, "rmsnorm_fwd")
     assert verify_norm.verify(an_instance, "rmsnorm_fwd", **FAST).environment["isolation"] == "a process of its own"
 
@@ -246,14 +248,14 @@ def test_a_declaration_is_found_and_changes_nothing():
     ("arguments", "options", "said"),
     [
         ((3,), {}, "expected a callable, or its name as 'path/file.py:fn', got 3 of type int"),
-        ((lambda x: x,), {}, "cannot infer the op from the name '<lambda>': say it, as --op layernorm_fwd, or"),
+        ((lambda x: x,), {}, "cannot infer the op from the name '<lambda>': say it with --op layernorm_fwd, or"),
         (("nothing",), {}, "unknown kernel 'nothing'"),
         ((rms, "rmsnorm"), {"checks": ["acuracy"]}, "unknown check 'acuracy' (did you mean accuracy?)"),
         ((rms, "rmsnorm"), {"dtypes": ["int8"]}, "unknown dtype 'int8'"),
         ((rms, "rmsnorm"), {"dtypes": "zz"}, "unknown dtype 'zz'"),
         ((rms, "rmsnorm"), {"dtypes": []}, "dtypes: expected at least one dtype"),
         ((rms, "rmsnorm"), {"checks": "signature,acuracy"}, "unknown check 'acuracy'"),
-        ((rms, "rmsnorm"), {"contract": 3}, 'contract: expected a contract, as "llama,inplace=y:x", got 3'),
+        ((rms, "rmsnorm"), {"contract": 3}, 'contract: expected a contract, such as "llama,inplace=y:x", got 3'),
         ((rms, "rmsnorm"), {"contract": "xhat=y"}, "contract: xhat: expected none, float64, float32, "),
         ((rms, "rmsnorm"), {"contract": "llam"}, "contract: unknown contract 'llam' (did you mean llama?)"),
         ((rms, "rmsnorm"), {"examples": -1}, "examples: expected a whole number, 0 or more, got -1"),

@@ -61,7 +61,7 @@ def test_what_ends_one_worker_is_done_again_or_a_finding_and_ends_no_other(tmp_p
     met, findings, losses = outcomes(tmp_path / "s", kernels, 2, monkeypatch)
     mine = f"{os.getpid()} cpu"
     assert met == {"right": mine, kernels[1]: "", kernels[2]: mine, "prints": mine}
-    by_signal = "it ended its process by SIGKILL, as when memory is exhausted"
+    by_signal = "it ended its process by SIGKILL, for example when memory is exhausted"
     assert losses == [(kernels[1], by_signal)] * 3 + [(kernels[2], by_signal)]
     assert findings == {kernels[1]: f"the unit has ended the process of 3 workers; the last time {by_signal}"}
     printed = capfd.readouterr()

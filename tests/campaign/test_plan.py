@@ -134,7 +134,7 @@ FILES = [
     ("none.toml", None, "plan none.toml: No such file"),
     ("p.toml", "kernels = [", "plan p.toml: not a plan in TOML: "),
     ("p.json", "{", "plan p.json: not a plan in JSON: "),
-    ("p.json", "[]", "plan p.json: expected an object as"),
+    ("p.json", "[]", "plan p.json: expected an object such as"),
     ("p.toml", "block = 3", "plan p.toml: there is no key kernels: expected a list of kernels"),
     ("p.toml", 'kernels = ["a"]\nblok = 3', r"plan p.toml: unknown key 'blok' \(did you mean block"),
     ("p.toml", 'kernels = ["a", {kernel = "b", opp = "c"}]', "plan p.toml: kernels, entry 2: unknown key 'opp'"),
@@ -161,7 +161,7 @@ BAD = [
     ({"kernels": [OWN | {"op": "rmsnorm_fw"}]}, "unknown op 'rmsnorm_fw'"),
     ({"kernels": [OWN | {"contract": "lama"}]}, "unknown contract 'lama' .did you mean llama"),
     ({"kernels": [OWN | {"only": "dtype=fp16"}]}, "takes float16, and the run asks for float32, bfloat16"),
-    ({"accelerators": []}, "accelerators: expected a list of accelerators, as .*, got .."),
+    ({"accelerators": []}, "accelerators: expected a list of accelerators, such as .*, got .."),
     ({"accelerators": ["H100", 3]}, "accelerators: expected a list of accelerators"),
     ({"configs": "some"}, "configs: expected one of tuned, all, got 'some'"),
     (

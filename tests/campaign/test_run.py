@@ -83,7 +83,7 @@ def test_the_shards_have_each_unit_once(tmp_path):
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "1", "a/b", "1/-1", "", "1/2/3"])
 def test_a_shard_that_is_none_is_one_line(text):
-    with pytest.raises(UsageError, match="--shard: expected I/N with 1 <= I <= N, as 1/4"):
+    with pytest.raises(UsageError, match="--shard: expected I/N with 1 <= I <= N, such as 1/4"):
         Shard.of(text)
 
 

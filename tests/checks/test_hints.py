@@ -43,7 +43,7 @@ def test_outputs_in_another_order_are_named():
 
     found = messages(swapped, "layernorm_fwd")
     assert set(found) == {"mean", "rstd"}
-    assert found["mean"].endswith('it is a right rstd: name what the kernel returns, as --bind "-> y, rstd, mean"')
+    assert found["mean"].endswith('it is a right rstd: name what the kernel returns, such as --bind "-> y, rstd, mean"')
 
     def without_mean(x, weight, bias, eps, normalized_shape):
         y, _, rstd = layernorm_fwd(x, weight, bias, eps, normalized_shape)

@@ -121,9 +121,12 @@ def test_the_same_seed_is_the_same_run():
         (["--kernel", "layernorm_bwd", "--shapes", "large"], "shapes: expected one of fuzz, models, all, got 'large'"),
         (["--kernel", "layernorm_bwd", "--json", "/no/such/folder/r.json"], "no writable folder /no/such/folder"),
         (["--kernel", "rmsnorm_fwd", "--json", "/"], "cannot write /: it is a folder"),
+        (["gradchek"], "unknown command 'gradchek' (did you mean gradcheck?); there are: replay, list, "),
+        (["--kernel", "layernorm_bwd", "rmsnorm_bwd"], "unknown command 'rmsnorm_bwd'"),
+        ([], "expected a kernel, such as --kernel layernorm_bwd; see verify-norm list, and --help"),
         (["show", "layernorm_bw"], "unknown kernel, check or operator 'layernorm_bw' (did you mean layernorm_bwd"),
         (["replay", "{"], "cannot parse the spec as JSON"),
-        (["replay", "[1]"], "the spec: expected an object, as"),
+        (["replay", "[1]"], "the spec: expected an object, such as"),
         (["replay", '{"shape": [1]}'], "the spec has no 'kernel'"),
         (["replay", '{"kernel": "layernorm_bwd"}'], "the spec has no 'shape'"),
         (["replay", '{"kernel": "layernorm_bwd", "shape": [2, "a"]}'], "the spec: shape.1"),
@@ -174,7 +177,7 @@ def test_a_mistake_is_one_line_and_status_2(arguments, said):
     [
         (["--kernel", "layernorm_bwd", "--examples", "many"], "valid integer"),
         (["--kernel", "layernorm_bwd", "--seconds", "-1"], "equal to 0.1"),
-        (["--seed", "1"], "expected a kernel, as --kernel layernorm_bwd"),
+        (["--seed", "1"], "expected a kernel, such as --kernel layernorm_bwd"),
         (["--kernal", "x"], "--kernal"),
     ],
 )

@@ -169,7 +169,7 @@ def test_ctrl_c_shows_what_is_done_and_the_same_command_goes_on(monkeypatch):
 
 
 BAD = [
-    (("campaign",), "expected a plan, as verify-norm campaign plan.toml, or --kernel"),
+    (("campaign",), "expected a plan, such as verify-norm campaign plan.toml, or --kernel"),
     (("campaign", "none.toml"), "plan none.toml: No such file"),
     (("campaign", "ops.py"), "plan ops.py: not a plan in TOML"),
     (("campaign", "p.toml", "--op", "rmsnorm"), "--op belongs to --kernel"),

@@ -80,3 +80,14 @@ def test_the_summary_of_a_ci_step_is_appended(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(outputs.SUMMARY, str(tmp_path))
     assert deliver(report(), to=Destinations()) == 0
     assert "cannot write the summary" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("found", "status"), [((), 2), ((FINDING,), 1)])
+def test_a_file_that_cannot_be_written_loses_no_other_and_no_finding(tmp_path, capsys, found, status):
+    """As where the disk is full, or the folder is gone by the end of the run."""
+    to = Destinations(json_path="/dev/full", junit_path=str(tmp_path / "r.xml"))
+    assert deliver(report(findings=found), to=to) == status
+    assert (tmp_path / "r.xml").read_text().startswith("<?xml")
+    said = capsys.readouterr()
+    assert said.err.count("cannot write /dev/full: No space left on device") == 1
+    assert report().kernel in said.out

@@ -161,3 +161,19 @@ def test_a_new_file_needs_a_folder_that_can_be_written(folder, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(folder))
     with pytest.raises(UsageError, match=f"cannot write new.json: no writable folder {folder}$"):
         files.writable("new.json")
+
+
+def test_a_folder_in_which_no_file_can_be_made_is_found_before_the_run(folder, monkeypatch):
+    """As root may write to /proc, by os.access, where no file can be made."""
+    made = os.open
+
+    def refuses(path, flags, mode=0o777):
+        if flags & os.O_CREAT:
+            raise OSError(30, "Read-only file system")
+        return made(path, flags, mode)
+
+    files.writable("new.json")
+    assert os.listdir() == []
+    monkeypatch.setattr(os, "open", refuses)
+    with pytest.raises(UsageError, match=f"cannot write new.json: no file can be made in {folder}: Read-only file"):
+        files.writable("new.json")

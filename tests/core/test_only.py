@@ -72,9 +72,11 @@ WRONG = [  # a text, the beginning of what is said of it
     ("contiguous=", "only: cannot read 'contiguous='; expected contiguous, "),
     ("contiguous=z", "unknown tensor of contiguous 'z'"),
     ("dtype=int8", "unknown dtype 'int8'"),
+    ("num_groups=2", "unknown clause of --only 'num_groups' (did you mean G?)"),
+    ("hidden_size%8=0", "unknown clause of --only 'hidden_size' (did you mean N?)"),
     ("ndims=2", "unknown clause of --only 'ndims' (did you mean ndim?)"),
-    (",", "only: expected clauses as "),
-    ("[red]x", "only: expected clauses as "),
+    (",", "only: expected clauses such as "),
+    ("[red]x", "only: expected clauses such as "),
     ("N%8=0;rm -rf", "only: cannot read 'N%8=0;rm-rf'; expected N, "),
 ]
 

@@ -63,6 +63,14 @@ def test_what_was_not_checked_has_its_reasons():
     )
 
 
+def test_nothing_is_checked_if_no_check_that_was_asked_for_applies():
+    skips = (Skip("output rstd", "k does not return it", 1), Skip("check gradient", "does not apply to rmsnorm_fwd", 1))
+    asked = report(checks=(), skipped=skips, settings=Settings(checks=("gradient",)))
+    assert unchecked(asked) == "nothing was checked. check gradient: does not apply to rmsnorm_fwd"
+    every = report(checks=(), skipped=skips)
+    assert unchecked(every) == "nothing was checked. output rstd: k does not return it"
+
+
 RUN = Settings(dtypes=("float16",), checks=("accuracy", "sums"), contract="lanes=8", only="N%8=0")
 CHOSEN = report(kernel="k's", op="rmsnorm_fwd", target="m.py:k", bind='mode="a b"', settings=RUN)
 

@@ -65,7 +65,7 @@ SPEC = '{"kernel": "k", "shape": [2, 3], %s}'
     ("text", "said"),
     [
         ("{", "cannot parse the spec as JSON: "),
-        ("[1]", 'the spec: expected an object, as {"kernel": …, "shape": […]}, got [1]'),
+        ("[1]", 'the spec: expected an object, such as {"kernel": …, "shape": […]}, got [1]'),
         ('{"shape": [1]}', "the spec has no 'kernel'"),
         ('{"kernel": "k"}', "the spec has no 'shape'"),
         ('{"kernel": 7, "shape": [1]}', "the spec's kernel: expected a name, got 7"),

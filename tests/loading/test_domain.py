@@ -64,13 +64,13 @@ def test_a_module_takes_any_number_of_rows_though_few_are_drawn():
 @pytest.mark.parametrize(
     ("target", "op", "said"),
     [
-        (lambda x, weight: x, "rmsnorm_fwd", "has no argument for eps: give its value, as --bind eps=1e-5"),
+        (lambda x, weight: x, "rmsnorm_fwd", "has no argument for eps: give its value, such as --bind eps=1e-5"),
         (lambda input, gamma, **kw: input, "rmsnorm_fwd", "--bind eps=1e-5, or pass it to **kw by --bind eps=eps"),
         (lambda weight, eps: weight, "rmsnorm_fwd", "has no argument for x; rmsnorm_fwd offers x, weight"),
         (
             lambda x, weight, eps: x,
             "groupnorm_fwd",
-            "has no argument for num_groups: give its value, as --bind num_groups=8",
+            "has no argument for num_groups: give its value, such as --bind num_groups=8",
         ),
         (lambda x, weight, eps: x, "add_rmsnorm_fwd", "has no argument for residual"),
     ],

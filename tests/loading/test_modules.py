@@ -156,7 +156,7 @@ class Asks(nn.Module):
 @pytest.mark.parametrize(
     ("target", "op", "said"),
     [
-        (NoEps, "rmsnorm_fwd", "has no attribute for eps: give its value, as --bind eps=1e-5"),
+        (NoEps, "rmsnorm_fwd", "has no attribute for eps: give its value, such as --bind eps=1e-5"),
         (nn.BatchNorm1d(3, momentum=None), "batchnorm_fwd", "a momentum of None, a cumulative average"),
         (Two, "rmsnorm_fwd", "has two parameters that could be its weight: gamma and scale"),
         (Raises, "rmsnorm_fwd", "(dim=8) cannot be constructed: ValueError: dim is to be 4096"),

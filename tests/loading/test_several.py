@@ -43,7 +43,7 @@ def test_files_and_patterns_stand_for_their_kernels(folder):
     [
         (
             "b_norms.py",
-            "no callable has the name of a norm: add :function and --op, as --kernel {0}/b_norms.py:other; ",
+            "no callable has the name of a norm: add :function and --op, such as --kernel {0}/b_norms.py:other; ",
         ),
         ("*_norms.py:absent", "no file has absent: add :function and --op, "),
         ("c*.py", "--kernel {0}/c*.py: no file matches"),

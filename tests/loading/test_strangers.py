@@ -132,7 +132,7 @@ def test_an_instance_meets_cases_of_its_own_size():
     assert all(spec.shape[-1] == 48 and spec.eps == 1e-3 for spec in worst)
 
 
-NAMES = 'rmsnorm_fwd has 2: y, rstd; name what it returns in order, with _ for the rest, as --bind "-> y, rstd, _"'
+NAMES = 'rmsnorm_fwd has 2: y, rstd; name what it returns in order, with _ for the rest, such as --bind "-> y, rstd, _"'
 BAD = """
 import torch
 from torch import nn

@@ -270,9 +270,9 @@ def test_mistakes_in_the_decorator_are_told():
         parametrize_checks("a:b", expected_failures={"determinsm": "why"})
     with pytest.raises(ValueError, match=r"as @verify_norm.parametrize_checks\('package.module:attr'\)"):
         parametrize_checks(lambda kernel, check: check(kernel))
-    with pytest.raises(ValueError, match="expected kernels, as functions or"):
+    with pytest.raises(ValueError, match="expected functions, or names such as"):
         parametrize_checks()
-    with pytest.raises(ValueError, match="expected kernels, as functions or"):
+    with pytest.raises(ValueError, match="expected functions, or names such as"):
         parametrize_checks(3)
     with pytest.raises(ValueError, match="parametrize_checks: contract: xhat: expected none, float64, "):
         parametrize_checks("a:b", contract="xhat=y")

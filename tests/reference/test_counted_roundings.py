@@ -190,6 +190,10 @@ def dx(n=None, a=EXACT, p=None, lost=0.0, **errors):
     return rounding.projection_error(norm() if n is None else n, p or projected(), z(**errors), a, lost=lost)
 
 
+def coefficient(n, a, dy, lost=0.0, **errors):
+    return rounding.coefficient_error(n, np.full((1, N), dy), z(**errors), a, lost=lost)
+
+
 def dweight(a=EXACT, dy=1.0, lost=0.0, repeats=4, **errors):
     n = norm(repeats=repeats, weight=1.0)
     return rounding.weight_error(n, np.full((repeats, N), dy), z(**errors), a, lost=lost)
@@ -229,6 +233,11 @@ BACKWARD = {
     "dx: a factor": (dx(p=projected(dx=3.0), factor=0.5), 1.5),
     "dx: a factor in c1, and r": (dx(norm(scale=0.5), p=projected(c1=2.0), factor=0.25), 2 * 1.25 * (0.5 + 0.25 * 2.5)),
     "dx: underflow": (dx(rms(), FLUSHES, replace(projected(), c2=None)), (4 + 1 + 3 + 2) * T),
+    "dx: underflow of r·w, which meets dy and the means of a normalization of its own": (
+        coefficient(norm(scale=0.5, weight=2.0), FLUSHES, dy=5.0, lost=1.0, magnitude=3.0),
+        (6 + 6 + 3 * 6 * 3) * T,
+    ),
+    "dx: no r·w without a weight": (coefficient(norm(), FLUSHES, dy=5.0), 0.0),
     "dweight: a sum of products": (dweight(ROUNDS, magnitude=3.0), 4 * (4 * 3 * U)),
     "dweight: operands": (dweight(PIECES, magnitude=3.0), 4 * 3 * 2.0**-6),
     "dweight: narrow partial sums": (dweight(NARROW, magnitude=3.0), 4 * 3 * 4 * V),

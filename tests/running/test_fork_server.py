@@ -74,7 +74,7 @@ def test_a_closed_channel_and_silence(child, monkeypatch):
     ("status", "how"),
     [
         (-6, "by SIGABRT"),
-        (-9, "by SIGKILL, as when memory is exhausted"),
+        (-9, "by SIGKILL, for example when memory is exhausted"),
         (-11, "by SIGSEGV"),
         (3, "with exit status 3"),
     ],

@@ -160,7 +160,9 @@ LACKING = [
     Examined(SPEC, left_out=("calls",)),
     Examined(SPEC, near=("x",)),
     Examined(SPEC, problem="OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
-    Examined(SPEC, findings=(Finding("k", "crash", None, "error", "by SIGKILL, as when memory is exhausted", SPEC),)),
+    Examined(
+        SPEC, findings=(Finding("k", "crash", None, "error", "by SIGKILL, for example when memory is exhausted", SPEC),)
+    ),
 ]
 
 

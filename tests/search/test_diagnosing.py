@@ -304,6 +304,16 @@ def test_what_comes_to_light_under_a_contract_is_no_explanation():
     assert concluded(unless(rounds_xhat, ("distribution", "rstd")))[0].contract  # a check that does not run
 
 
+def test_a_change_of_the_case_explains_nothing():
+    """What a kernel may overwrite has memory of its own, so under inplace=y:x rows no longer share memory."""
+    shared = replace(SMALL, dtype="float32", x_layout="expanded")
+    of_the_layout = lambda spec, contract: (WRONG,) if spec.x_layout == "expanded" else ()  # noqa: E731
+    assert not concluded(of_the_layout, shared)[0].contract
+    in_few_runs = lambda spec, contract: () if contract.lanes == 8 else of_the_layout(spec, contract)  # noqa: E731
+    assert concluded(in_few_runs, shared)[0].contract == "lanes=8"
+    assert concluded(unless(lambda contract: contract.inplace == ("y:x",)), shared)[0].contract == "inplace=y:x"
+
+
 def test_what_costs_least_is_named():
     free, _ = concluded(unless(lambda contract: contract != Contract()))
     assert read(free.contract).keys() <= FREE
@@ -477,6 +487,18 @@ def test_a_contract_that_costs_precision_may_need_one_that_costs_none():
     parts = [next(k for k in WEAKER if k.fields == fields) for fields in ("output=promoted", "xhat=x")]
     assert one.words == "; ".join(known.words for known in parts)
     assert all(known.whose in one.whose for known in parts)
+
+
+def test_two_costly_contracts_together_are_those_of_torch_on_a_cpu():
+    """Its layer_norm computes x·a + b, and adds row after row in dweight: some cases show the one, some the other."""
+
+    def judge(spec, checks, contract):
+        kept = contract.expanded and contract.summation == "atomic"
+        return Examined(spec, findings=() if kept else (wrong,), looked=checks)
+
+    wrong = finding(replace(SMALL, dtype="float32"), output="dweight")
+    one = group(BACKWARD, [wrong], judge=judge, output="dweight").diagnosis()
+    assert (one.contract, one.whose) == ("expanded=true,summation=atomic", "layer_norm of torch's CPU")
 
 
 ALLOWED = {  # of each output, by the types of x and weight: under the own contract, and under the weaker one

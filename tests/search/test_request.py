@@ -40,7 +40,7 @@ def test_names_come_as_a_list_or_as_text():
         ({"workers": True}, "workers: expected a whole number from 1 to 64, got True"),
         ({"seconds": 0.01}, "seconds: expected a number, 0.1 or more, got 0.01"),
         ({"timeout": float("nan")}, "timeout: expected a number, 0.1 or more, got nan"),
-        ({"dtypes": 3}, 'dtypes: expected a list of dtypes, as ["fp32", "bf16"], got 3'),
+        ({"dtypes": 3}, 'dtypes: expected a list of dtypes, such as ["fp32", "bf16"], got 3'),
         ({"dtypes": "zz"}, "dtypes: unknown dtype 'zz'; there are: float32, float16, bfloat16"),
         ({"dtypes": []}, "dtypes: expected at least one dtype of fp32, f32, bf16, fp16, half, got none"),
         ({"shapes": "large"}, "shapes: expected one of fuzz, models, all, got 'large'"),

@@ -17,7 +17,7 @@ class LostError(UsageError):
 class Unit:
     """One kernel in one type and one block of random cases; the first block also has the corner table.
 
-    `accelerator` is the one that it is for, as "H100"; "" is any.
+    `accelerator` is the one that it is for, such as "H100"; "" is any.
 
     `id` is a digest of all that determines the cases and their outcomes: the fields below, the settings of the plan and
     the text of the kernel's file, whose digest is `source`. `number` is the place in the plan.
@@ -48,8 +48,8 @@ class Unit:
 class Outcome:
     """What became of a unit, in the process `worker`, from `started` to `finished`, in seconds since 1970.
 
-    One of three: its `report`; the `problem` why there is none, as a package that is not installed; or how it `ended`
-    the process. With a report there may be `traits`, which are compared between accelerators.
+    One of three: its `report`; the `problem` why there is none, such as a package that is not installed; or how it
+    `ended` the process. With a report there may be `traits`, which are compared between accelerators.
     """
 
     unit: str

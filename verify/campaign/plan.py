@@ -31,8 +31,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-KERNELS = 'a list of kernels, as ["layernorm_fwd", {kernel = "ops.py:norm", op = "rmsnorm"}]'
-ACCELERATORS = 'a list of accelerators, as ["H100", "A100"], or "cpu"'
+KERNELS = 'a list of kernels, such as ["layernorm_fwd", {kernel = "ops.py:norm", op = "rmsnorm"}]'
+ACCELERATORS = 'a list of accelerators, such as ["H100", "A100"], or "cpu"'
 BEGINNING = 900.0  # seconds that a unit may take besides its search: imports, builds of the kernel, a last case
 OWN = ("kernels", "block", "configs", "accelerators", "untrusted")  # keys that are not settings of a run
 OF_UNIT = ("examples", "seed", "dtypes", "contract", "only")  # settings that a unit has itself
@@ -103,7 +103,7 @@ def read(path: str) -> dict[str, Any]:
         said = getattr(error, "strerror", None) or f"not a plan in {what}: {error}"
         raise UsageError(f"plan {path}: {said}") from error
     if not isinstance(found, dict):
-        raise UsageError(f'plan {path}: expected an object as {{"kernels": […]}}, got {quoted(found)}')
+        raise UsageError(f'plan {path}: expected an object such as {{"kernels": […]}}, got {quoted(found)}')
     return found
 
 

@@ -25,7 +25,7 @@ class Shard:
         i, _, n = text.partition("/")
         if i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n):
             return cls(int(i), int(n))
-        raise UsageError(f"--shard: expected I/N with 1 <= I <= N, as 1/4, got {text}")
+        raise UsageError(f"--shard: expected I/N with 1 <= I <= N, such as 1/4, got {text}")
 
     def __contains__(self, unit: Unit) -> bool:
         """Return whether a unit belongs to it."""

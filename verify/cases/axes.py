@@ -97,7 +97,7 @@ def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False, gpu: bool = Fal
 def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
     """Return the layouts that a tensor may have: a weight of channels has one dimension, a scalar x has no variance.
 
-    A scalar weight is one number expanded, as for a norm without parameters.
+    A scalar weight is one number expanded, for example for a norm without parameters.
     """
     one_dimensional = ("contiguous", "every_other", "offset", "own")
     if tensor.role == "weight":

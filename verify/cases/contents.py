@@ -42,7 +42,7 @@ def to_float64(tensor: torch.Tensor, device: Any = None) -> Any:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """Return the name of the tensor's type, as "float32"."""
+    """Return the name of the tensor's type, such as "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

@@ -134,7 +134,7 @@ def _meet(one: tuple[Axis, str], two: tuple[Axis, str]) -> bool:
 class Array:
     """Cases in which all pairs meet that do not meet in a table, and how many pairs meet in both together.
 
-    Pairs that meet in neither are taken to be impossible, as a layout of a weight that is None.
+    Pairs that meet in neither are taken to be impossible, such as a layout of a weight that is None.
     """
 
     rows: tuple[CaseSpec, ...]

@@ -118,7 +118,7 @@ def _layouts(op: Op, layout: str) -> list[dict[str, Any]]:
 
 
 def _apart(op: Op, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a layout of all data but x, as of dy; of x where there is no other data."""
+    """Return a layout of all data but x, for example of dy; of x where there is no other data."""
     others = [name for name in _data(op) if name != "x"]
     if op.view != "rows":
         layout = "channels_last" if others else "row_strided"

@@ -21,7 +21,7 @@ def noise(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
     shape = spec.shape
     if data == "heavy":  # Student's t with two degrees of freedom: without a variance, a few values dominate
         return rng.heavy(shape)
-    if data == "channel":  # one channel a thousand times larger, as in activations of large language models
+    if data == "channel":  # one channel a thousand times larger, for example in activations of large language models
         noise = rng.standard_normal(shape)
         axis = -1 if op.view == "rows" else 1
         channel = int(rng.few.integers(max(shape[axis], 1)))

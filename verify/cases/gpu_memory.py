@@ -16,7 +16,7 @@ LARGE = 2**31  # bytes that torch caches: less than a case with layout "far" tak
 
 
 def release(device: torch.device | str) -> None:
-    """Return torch's cached GPU memory to the device if it is large, as after a case with layout "far".
+    """Return torch's cached GPU memory to the device if it is large, for example after a case with layout "far".
 
     Other processes rely on free memory, as `verify_norm.cases.placement` does.
     """
@@ -36,7 +36,7 @@ def full(error: BaseException | None) -> bool:
 
 
 def failed_in_cuda(error: BaseException) -> bool:
-    """Return whether a call failed in CUDA by no fault of a kernel, as what another process does to a GPU may cause."""
+    """Return whether a call failed in CUDA by no fault of a kernel: another process may cause it on the same GPU."""
     text = str(error)
     return isinstance(error, RuntimeError) and text.startswith("CUDA error") and not any(w in text for w in FAULTS)
 
@@ -54,7 +54,7 @@ def taken_by_others(error: BaseException, device: torch.device) -> bool:
 
 
 class WhereItFits:
-    """Ends its block where GPU memory is full, by torch's allocator or by CUDA's own, as for a graph or a context.
+    """Ends its block where GPU memory is full, by torch's allocator or by CUDA's, for example for a graph or a context.
 
     >>> with WhereItFits():
     ...     raise RuntimeError("CUDA error: out of memory")

@@ -31,13 +31,13 @@ def case(spec: CaseSpec, op: Op, contract: Contract, device: str = "cpu") -> Cas
     """Return the case of `op` that `spec` describes, its arguments on `device`, with the truth of each output.
 
     The inputs are first rounded to their types; the reference is evaluated at the rounded values. Raises ValueError if
-    the operator has no such case, as with a shape that does not fit it.
+    the operator has no such case, for example with a shape that does not fit it.
     """
     return build(spec, op, contract, device, exact_inputs(spec, op, device), truth=True)
 
 
 def judge_of(spec: CaseSpec, op: Op, device: str) -> str | None:
-    """Return the device whose memory holds a case's truth, bound and errors; None for NumPy's, as an own operator's."""
+    """Return the device whose memory holds a case's truth, bound and errors; None is NumPy, as of a user's operator."""
     return device if prod(spec.shape) >= LARGE and device.split(":")[0] in JUDGES and not op.user_defined else None
 
 
@@ -201,6 +201,6 @@ _parameters: WeakKeyDictionary[Callable[..., Any], frozenset[str] | None] = Weak
 
 
 def attributes(spec: CaseSpec, op: Op) -> dict[str, Any]:
-    """Return the arguments that are not tensors, by name, as eps."""
+    """Return the arguments that are not tensors, by name, such as eps."""
     derived = {"normalized_shape": geometry.affine_shape, "variance_size": geometry.variance_size}
     return {name: derived[name](spec, op) if name in derived else getattr(spec, name) for name in op.attrs}

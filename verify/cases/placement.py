@@ -53,9 +53,9 @@ class Placement:
 def placement(shape: tuple[int, ...], layout: str) -> Placement:
     """Return how `layout` places a tensor of this shape; contiguous if the layout does not apply to the shape.
 
-    "expanded_last" repeats one value along the last dimension, as `t[:, None].expand(M, N)`. "expanded_middle" repeats
-    the rows of one index of the first dimension, as the gradient of `.sum(1)`, "expanded_inner" one value along all
-    dimensions behind the second, as the gradient of a sum over positions. "sequence_slice" is
+    "expanded_last" repeats one value along the last dimension, such as `t[:, None].expand(M, N)`. "expanded_middle"
+    repeats the rows of one index of the first dimension, such as the gradient of `.sum(1)`, "expanded_inner" one value
+    along all dimensions behind the second, such as the gradient of a sum over positions. "sequence_slice" is
     `t[:, :S]` of a longer t, "channel_slice" the same of a tensor in channels_last. "swapped" is `t.transpose(0, 1)`,
     as of a sequence-first t, "swapped_last" `t.transpose(-2, -1)`, both dense. "inner_slice" is `t[..., :H, :]`, as the
     heads of q in a fused projection, or a part of an image. "own" is a storage of exactly these
@@ -63,7 +63,7 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
 
     "offset" begins beyond 2¹⁶ elements, at an odd one or at half a vector. The gaps of "row_strided" are odd, or whole
     vectors where rows are. The number of rows changes neither. "loose" is contiguous, with a stride of 0 along each
-    dimension of at most one element, which torch leaves open, as `t.expand(M, N)[:1]`.
+    dimension of at most one element, which torch leaves open, such as `t.expand(M, N)[:1]`.
 
     "far" puts the last index of the first dimension beyond 2³¹ elements. With two indices the stride itself needs 64
     bits; with more the stride fits 32 bits and its product with the index does not. A product that wraps is negative:

@@ -138,7 +138,7 @@ def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
 
 
 def _moved(run: Run) -> Found:
-    """Yield what is wrong where saved tensors come back in other memory, as where activations are offloaded."""
+    """Yield what is wrong where saved tensors come back in other memory, for example if activations are offloaded."""
 
     def ask(graph: Graph, given: Mapping[str, Any]) -> Any:
         with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda saved: saved):

@@ -153,8 +153,8 @@ def _overwritten(
 ) -> Iterator[Difference]:
     """Yield what differs where the tensors of a call get new values before the next call takes them.
 
-    With `evaluating`, a module evaluates the first values before they change, as in a validation between two epochs;
-    `uncounted` is as of `placed`.
+    With `evaluating`, a module evaluates the first values before they change, for example in a validation between two
+    epochs; `uncounted` is as of `placed`.
     """
     before = built(held.run, {})
     held(before)

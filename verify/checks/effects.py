@@ -27,7 +27,7 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
 
     It looks at modes and flags of torch, NumPy and Python, and at what the arguments are (requires_grad, grad, dtype,
     shape, strides, address, version). What the first import of a module changes is no effect. No element of an output
-    lies in the memory of another one, as in an expanded tensor; gradients that torch's autograd makes may.
+    lies in the memory of another one, for example in an expanded tensor; gradients that torch's autograd makes may.
 
     In some cases it also looks for a call that seeds a global random generator, and for tensors that remain in memory
     after each of many calls. To draw from a generator is no effect. Operators of torch.library keep what their schema

@@ -20,7 +20,7 @@ EPS = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3, float(np.finfo(np.float32).eps), 0.0)  # t
 
 
 def hint(run: Run, output: str) -> str:
-    """Return the option with which all values of a wrong output are right, as "; …"; "" if nothing is known to help.
+    """Return the option with which all values of a wrong output are right, after "; "; "" if nothing is known to help.
 
     Of running statistics that the call leaves as they were it returns what was expected. It says what the kernel
     computes instead, and judges nothing: an eps that it ignores is a mistake all the same.
@@ -38,7 +38,8 @@ def hint(run: Run, output: str) -> str:
     named = [name for name in order.values() if name != "_"]
     if order.get(output, output) not in (output, "_") and len({*named}) == len(named):
         return (
-            f'; it is a right {order[output]}: name what the kernel returns, as --bind "-> {", ".join(order.values())}"'
+            f"; it is a right {order[output]}: name what the kernel returns, such as "
+            f'--bind "-> {", ".join(order.values())}"'
         )
     for name, words in (("weight_offset", "always adds it to its weight"), ("eps", "always uses that eps")):
         if right := [f"{value:g}" for value in _longer(run, name, output, _right(run, name, output))]:
@@ -54,7 +55,7 @@ def _uses(run: Run) -> str:
         return ""
     uses = graph_of(run, run.case.arguments).uses("x")
     rounds = f"autograd rounds the gradients of {uses} uses of x to {dtype}, and adds them"
-    return f"; {rounds}: convert x once, as x32 = x.float(), and use that" if uses > 1 else ""
+    return f"; {rounds}: convert x once, such as x32 = x.float(), and use that" if uses > 1 else ""
 
 
 def _meant(run: Run, name: str) -> str:

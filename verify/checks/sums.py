@@ -159,7 +159,7 @@ def _found(run: Run, one: Equation) -> Finding:
         f"random data; {int((one.ratio > 1).sum())} of {one.ratio.size} are off"
     )
     if not one.name and one.ratio[index] < FEW_LANES:
-        message += ". If the kernel adds in few running sums, declare lanes, as --contract lanes=8; if in one, "
+        message += ". If the kernel adds in few running sums, declare lanes, such as --contract lanes=8; if in one, "
         message += "--contract summation=sequential"
     ulp, allowed = (None, allowed) if unit is None else (abs(got - want) / unit, allowed / unit)
     return finding(run, "sums", one.output, message, index=index, got=got, want=want, allowed=allowed, ulp=ulp)

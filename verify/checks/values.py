@@ -19,7 +19,7 @@ from verify_norm.core.run import Run
 
 
 def _outputs(op: Op, statistics: bool) -> set[str]:
-    """Return the names of the outputs that are statistics, as mean and rstd, or of the other ones."""
+    """Return the names of the outputs that are statistics, such as mean and rstd, or of the other ones."""
     return {tensor.name for tensor in op.outputs if (tensor.extent == "statistic") == statistics}
 
 

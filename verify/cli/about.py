@@ -116,7 +116,7 @@ def _show_only() -> None:
     from verify_norm.report import terminal
 
     _print(
-        f"--only says which cases a kernel takes, as --only {EXAMPLE}. A case meets all clauses: drawn cases are "
+        f"--only says which cases a kernel takes, such as --only {EXAMPLE}. A case meets all clauses: drawn cases are "
         "fitted to them, and the verdict names them. Values are joined by +, and 2^k is a power of two.\n"
     )
     made = terminal.table("clause", "what it says", folded=("what it says",))

@@ -32,7 +32,6 @@ from verify_norm.search.request import Request, interpret, request
 app = typer.Typer(
     cls=config.Group,
     add_completion=False,
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -73,7 +72,7 @@ def verify(
     if context.invoked_subcommand is not None:
         return 0
     if not kernel:
-        raise typer.BadParameter("expected a kernel, as --kernel layernorm_bwd; verify-norm list shows them")
+        raise typer.BadParameter("expected a kernel, such as --kernel layernorm_bwd; see verify-norm list, and --help")
     console.status(f"verify-norm {__version__}: {', '.join(kernel)}")
     config.announce(context)
     to = Destinations(json_path, html, junit, baseline, context.obj.limits)
@@ -119,7 +118,7 @@ def _refuse_with_untrusted(others: dict[str, object], names: list[str]) -> None:
     for name in names:
         if name.endswith(".py") or (":" in name and has_magic(name)):
             raise UsageError(
-                f"--untrusted --kernel {name}: name one function, as path/file.py:fn; this imports nothing"
+                f"--untrusted --kernel {name}: name one function, such as path/file.py:fn; this imports nothing"
             )
 
 

@@ -56,7 +56,7 @@ def _announce(kernel: str, part: str) -> None:
 @options.taking("hunt", seconds=30.0)
 def hunt(
     kernel: Annotated[str, options.KERNEL],
-    output: Annotated[str, typer.Option("--output", help="Count the errors of this output alone, as dx.")] = "",
+    output: Annotated[str, typer.Option("--output", help="Count the errors of this output alone, such as dx.")] = "",
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
     *,

@@ -23,10 +23,12 @@ BLOCK = typer.Option("--block", min=1, help="Random cases of one unit at most. D
 UNIT_SECONDS = typer.Option("--seconds", min=0.1, help="Time for one unit. Default: 600.")
 STORE = typer.Option("--store", help="The file that keeps the outcomes. Default: PLAN with the ending .campaign.")
 JOBS = typer.Option("--jobs", "-j", min=1, help="Workers on a CPU; by default one for each core. A GPU has one each.")
-SHARD = typer.Option("--shard", help="Run this share of the units, as 1/4; verify-norm merge joins the stores.")
+SHARD = typer.Option("--shard", help="Run this share of the units, such as 1/4; verify-norm merge joins the stores.")
 ON = typer.Option("--on", help="Where units run: local, this machine; ray or ray=ADDRESS, a Ray cluster.")
 CONFIGS = typer.Option("--configs", help="Of kernels under @triton.autotune: tuned, or all configurations too.")
-ACCELERATORS = typer.Option("--accelerators", help="Run all units on each of these, to compare them, as H100,A100.")
+ACCELERATORS = typer.Option(
+    "--accelerators", help="Run all units on each of these and compare them, such as H100,A100."
+)
 STOP = typer.Option("--stop-after", min=0.1, help="Start no unit after so many seconds; the same command resumes.")
 SQL = typer.Option("--sql", help="Run this SQL query on the store, and print the rows, separated by tabs.")
 KERNEL = typer.Option("--kernel", "-k", help="Show the whole report of this kernel. Repeat it for more kernels.")
@@ -93,7 +95,7 @@ def run(
     if kernel:
         own["kernels"] = [{"kernel": name, "op": op, "bind": bind} for name in kernel]
     elif not plan:
-        raise UsageError("expected a plan, as verify-norm campaign plan.toml, or --kernel")
+        raise UsageError("expected a plan, such as verify-norm campaign plan.toml, or --kernel")
     elif op or bind:
         raise UsageError(f"{'--op' if op else '--bind'} belongs to --kernel; in a plan it is a key of a kernel")
     path = store or _beside(plan, share)

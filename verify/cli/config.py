@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from verify_norm.cli import console
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import UsageError, one_of
 from verify_norm.loading import nested
 from verify_norm.search.config import Config, nearest
 
@@ -28,6 +28,12 @@ class Group(TyperGroup):
         with console.statuses():
             refuse_two_operators(args)
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that an argument names."""
+        with console.statuses():
+            one_of("command", args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command and exit with its status."""

@@ -27,7 +27,7 @@ _interrupted = False
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Remember Ctrl-C in this block: code that it interrupts, as an import of C, may raise another exception."""
+    """Remember Ctrl-C in this block: code that it interrupts, such as an import of C, may raise another exception."""
     global _interrupted
     _interrupted = False
 
@@ -37,7 +37,7 @@ def interrupts() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before, main = signal.getsignal(signal.SIGINT), threading.current_thread() is threading.main_thread()
-    if before is not signal.default_int_handler or not main:  # ignored, as by nohup, or somebody else's
+    if before is not signal.default_int_handler or not main:  # ignored, for example by nohup, or somebody else's
         yield
         return
     signal.signal(signal.SIGINT, remember)

@@ -2,8 +2,8 @@
 
     python -m verify_norm.cli.hook [OPTIONS] FILE.py ...
 
-The options are those of the command verify-norm. A file that defines nothing to call, as an `__init__.py` that imports,
-is left out. One that defines functions, but no norm, is an error: a hook that checks nothing must not pass.
+The options are those of the command verify-norm. A file that defines nothing to call, such as an `__init__.py` that
+imports, is left out. One that defines functions, but no norm, is an error: a hook that checks nothing must not pass.
 """
 
 import sys

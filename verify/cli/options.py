@@ -16,11 +16,13 @@ KERNELS = typer.Option(
     "--kernel",
     "-k",
     help="Kernel: a name (see list), package.module:attr, or path/file.py:attr. Repeat it for more kernels. "
-    "path/file.py is each kernel in it; patterns match files and names, as 'ops/*.py:rms_norm'.",
+    "path/file.py is each kernel in it; patterns match files and names, such as 'ops/*.py:rms_norm'.",
 )
 FAIL_FAST = typer.Option("--fail-fast", help="Of several kernels, run none after the first one with findings.")
 JSON = typer.Option("--json", help="Write the report to this file; a list if there are two. - is standard output.")
-IN_PROCESS = typer.Option("--in-process", help="Run the kernel in this process, as for a debugger. A crash ends it.")
+IN_PROCESS = typer.Option(
+    "--in-process", help="Run the kernel in this process, for example for a debugger. A crash ends it."
+)
 OP = typer.Option(
     "--op",
     help="Operator, if the name does not tell: layernorm_fwd. layernorm is both directions. Or a chain of stages: "

@@ -83,12 +83,11 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
             terminal.show_report(document, terminal.console())
     if to.shown and len({report_of(document).kernel for document in documents}) > 1:
         show_summary(documents, terminal.console())
-    if to.json_path:
-        write(dump(*documents), to.json_path)
+    written = not to.json_path or _kept(dump(*documents), to.json_path)
     if to.html_path:
         from verify_norm.report.html.page import pages
 
-        write(pages(*documents), to.html_path)
+        written &= _kept(pages(*documents), to.html_path)
     reports = [report_of(document) for document in documents]
     incomplete = any(report.verdict is Exit.INCOMPLETE for report in reports)
     compared, unequal = None, ""
@@ -99,7 +98,7 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
             unequal = f"baseline {to.baseline}: {error}"
             complain(unequal)
     if to.junit_path:
-        write(junit.of(reports, compared, unequal, every=all_of_them), to.junit_path)
+        written &= _kept(junit.of(reports, compared, unequal, every=all_of_them), to.junit_path)
     summarize(markdown.of(*documents) + ("\n" + markdown.of_comparison(compared) if compared else ""))
     for report in reports:
         if report.verdict is Exit.NOTHING:
@@ -113,7 +112,19 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
     if len(documents) < planned:
         complain(f"interrupted: {len(documents)} of {planned} directions ran")
         verdict = worst_of((verdict, Exit.INCOMPLETE))
+    if not written and verdict is not Exit.FINDINGS:
+        return Exit.NOTHING
     return Exit.NOTHING if unequal and verdict is Exit.PASS else verdict
+
+
+def _kept(text: str, path: str) -> bool:
+    """Write to a file; say so and return False if it cannot be written: other files and the verdict are not lost."""
+    try:
+        write(text, path)
+    except UsageError as error:
+        complain(str(error))
+        return False
+    return True
 
 
 def _verdict(documents: tuple[Document, ...], *, every: bool) -> Exit:

@@ -74,9 +74,9 @@ def _lengths(text: str) -> list[int]:
     try:
         lengths = [int(part) for part in split(text)]
     except ValueError as error:
-        raise UsageError(f"--n {text!r}: expected lengths of a row, as 4096 or 1000,4096") from error
+        raise UsageError(f"--n {text!r}: expected lengths of a row, such as 4096 or 1000,4096") from error
     if not lengths:
-        raise UsageError("--n: expected at least one length of a row, as 4096, got none")
+        raise UsageError("--n: expected at least one length of a row, such as 4096, got none")
     return lengths
 
 

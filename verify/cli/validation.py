@@ -97,7 +97,8 @@ def zoo(
 
 def certify(
     ops: Annotated[
-        list[str] | None, typer.Argument(help="Operators, as layernorm, or chains, as 'rmsnorm | silu'; all if none.")
+        list[str] | None,
+        typer.Argument(help="Operators, such as layernorm, or chains, such as 'rmsnorm | silu'; all if none."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random points.")] = 0,
     device: Annotated[
@@ -126,8 +127,8 @@ def gradcheck(
     function: Annotated[
         str, typer.Argument(help="A differentiable torch function: path/file.py:fn or package.module:fn.")
     ],
-    shapes: Annotated[str, typer.Option("--shapes", help="Shapes of its inputs, as x=4x64,weight=64.")] = "",
-    dtype: Annotated[str, typer.Option("--dtype", help="Types, as fp64,bf16; without it the widest it takes.")] = "",
+    shapes: Annotated[str, typer.Option("--shapes", help="Shapes of its inputs, such as x=4x64,weight=64.")] = "",
+    dtype: Annotated[str, typer.Option("--dtype", help="Types, such as fp64,bf16; the widest by default.")] = "",
     op: Annotated[str, typer.Option("--op", help="layernorm, ...: also check second order and forward mode.")] = "",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the inputs and directions.")] = 0,
     json_path: Annotated[str, options.JSON] = "",

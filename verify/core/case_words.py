@@ -44,7 +44,7 @@ def case(spec: CaseSpec) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number of things, as "1 case" or "2,000 cases"."""
+    """Return a number of things, such as "1 case" or "2,000 cases"."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 

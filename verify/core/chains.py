@@ -1,4 +1,4 @@
-"""Operators that are a chain: their records, and the text of a user's own, as "add | rmsnorm | modulate".
+"""Operators that are a chain: their records, and the text of a user's own, such as "add | rmsnorm | modulate".
 
     [add, or gate |] layernorm, rmsnorm(weight_offset=1), l2norm or groupnorm [| silu | gate(sigmoid) | modulate …]
         [| quantize(e4m3fn, per_token)]
@@ -163,7 +163,7 @@ def parse(text: str) -> ParsedChain:
     if drops:
         _empty(*parts.pop(0))
         if not parts or parts[0][0] != "add":
-            raise UsageError(f"--op {quoted(text)}: expected add behind dropout, as 'dropout | add | rmsnorm'")
+            raise UsageError(f"--op {quoted(text)}: expected add behind dropout, such as 'dropout | add | rmsnorm'")
     adds = parts[0][0] == "add"
     if adds:
         _empty(*parts.pop(0))
@@ -172,7 +172,7 @@ def parse(text: str) -> ParsedChain:
         name = parts[0][0] if parts else "nothing"
         if name not in STAGES and name not in ("add", "nothing"):
             one_of("norm of a chain", name, BASES)
-        raise UsageError(f"--op {quoted(text)}: expected {alternatives([*BASES])} before {name}, as {EXAMPLE!r}")
+        raise UsageError(f"--op {quoted(text)}: expected {alternatives([*BASES])} before {name}, such as {EXAMPLE!r}")
     (norm, options), *rest = parts
     if adds and norm in VIEWS:
         raise UsageError(f"add needs rows: expected layernorm or rmsnorm behind it, got {norm}")
@@ -223,7 +223,7 @@ def _empty(name: str, option: str) -> None:
 def _stage(name: str, option: str, norm: str) -> Stage:
     if name in ("dropout", "add", *BASES):
         wrong = f"{name} stands behind {norm}" if name in ("dropout", "add") else f"{norm} and {name} are two norms"
-        raise UsageError(f"{wrong}: a chain begins with add or its one norm, as {EXAMPLE!r}")
+        raise UsageError(f"{wrong}: a chain begins with add or its one norm, such as {EXAMPLE!r}")
     one_of("stage", name, STAGES)
     if name == "quantize":
         stage: Stage = _quantize(option)

@@ -44,7 +44,7 @@ def allowed(name: str) -> str:
     if values := _values(HINTS[name]):
         return alternatives(values)
     words = {bool: "true or false", int: "a whole number of 1 or more", float: "a number of 0 or more"}
-    return words.get(HINTS[name], 'pairs of an output and an input, as "dx:dy"')
+    return words.get(HINTS[name], 'pairs of an output and an input, such as "dx:dy"')
 
 
 def _values(hint: Any) -> list[str]:

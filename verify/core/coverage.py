@@ -57,7 +57,7 @@ class Coverage:
     `planned` are the corner cases and the random ones. Corner cases are all that are not random: those of a corpus, the
     corner table, shapes of models; `corners_done` of them ran or were `refused`, because the kernel does not take them.
     At least one output was `compared` with the truth; `outputs` counts the same for each output. `ended` says why the
-    run ended early. Two choices of a case, as a type and a layout, are a pair (`verify_norm.cases.covering`):
+    run ended early. Two choices of a case, such as a type and a layout, are a pair (`verify_norm.cases.covering`):
     `pairs` of the `possible` ones met in cases that were compared. If 0 are possible, they were not counted.
     """
 
@@ -105,7 +105,7 @@ class Seen:
         operators: Iterable[str] = (),
         notes: Iterable[str] = (),
     ) -> Self:
-        """Return what is in one case, with the layouts of its tensors, as "x transposed".
+        """Return what is in one case, with the layouts of its tensors, such as "x transposed".
 
         Its checks took these `ways`, each after the name of its check, and these `operators` ran in the kernel. Checks
         noticed what `notes` say.

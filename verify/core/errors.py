@@ -54,7 +54,7 @@ def _likeness(name: str, other: str) -> float:
 
 
 def alternatives(names: Sequence[str]) -> str:
-    """Return names as alternatives, as "a, b or c"."""
+    """Return names as alternatives, such as "a, b or c"."""
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -85,7 +85,7 @@ def quoted(name: object, most: int = 60) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Return text as one line of printable characters; JSON's escapes stand for others, as line ends and bidi marks.
+    r"""Return text as one line of printable characters; JSON's escapes stand for others, such as line ends.
 
     >>> print(visible("a\nb\x1b[31m\u202ec"))
     a\nb\u001b[31m\u202ec
@@ -152,7 +152,7 @@ def _text(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the error's type and first line, as "ValueError: expected 2 values"."""
+    """Return the error's type and first line, such as "ValueError: expected 2 values"."""
     inner = quoted_cause(error)
     if inner and _text(error).startswith(SCRIPTED):
         return ": ".join(inner)

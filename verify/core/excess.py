@@ -34,7 +34,7 @@ class Excess:
 
 
 def element(output: str, index: Sequence[int]) -> str:
-    """Return an element's name, as dx[0, 17]."""
+    """Return an element's name, such as dx[0, 17]."""
     return f"{output}[{', '.join(map(str, index))}]"
 
 

@@ -10,13 +10,14 @@ from uuid import uuid4
 from verify_norm.core.errors import UsageError
 
 JSON = ("{\n", "[\n", "[{\n", "[]")  # how the files begin that we write
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL  # opens a file that does not exist
 
 
 def write(text: str, path: str) -> None:
     """Write text to a file, as UTF-8; raises UsageError if that fails.
 
     A regular file is replaced whole or not at all, in its mode and where a link leads. A pipe, a device or an open
-    descriptor, as /dev/stdout, is written into.
+    descriptor, such as /dev/stdout, is written into.
     """
     data = text.encode("utf-8", "backslashreplace")  # lone surrogates are escaped, as in JSON
     try:
@@ -32,7 +33,7 @@ def write(text: str, path: str) -> None:
 
 
 def _descriptor(path: str) -> int | None:
-    """Return the number of the open file that a path stands for, as /dev/stdout or /dev/fd/3; None for others."""
+    """Return the number of the open file that a path stands for, such as /dev/stdout or /dev/fd/3; None for others."""
     for _ in range(40):  # links, as many as Linux follows
         if opened := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", os.path.abspath(path)):
             return int(opened[1])
@@ -44,9 +45,9 @@ def _descriptor(path: str) -> int | None:
 
 def _replace(target: str, data: bytes) -> None:
     """Write a new file beside the target, and rename it: at any time the target is the old file or the new one."""
-    temporary = os.path.join(os.path.dirname(target), f".verify-norm-{uuid4().hex}.part")
+    temporary = _beside(target)
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        with open(os.open(temporary, NEW, 0o666), "wb") as file:
             file.write(data)
             if os.path.exists(target):
                 old = os.stat(target)
@@ -60,10 +61,15 @@ def _replace(target: str, data: bytes) -> None:
         raise
 
 
+def _beside(target: str) -> str:
+    """Return the name of a file that does not exist yet, in the folder of another."""
+    return os.path.join(os.path.dirname(target), f".verify-norm-{uuid4().hex}.part")
+
+
 def writable(path: str, ours: tuple[str, ...] = JSON) -> None:
     """Raise UsageError, before a run, if its report cannot be written there; "" and "-" are no files.
 
-    A file that does not begin as one of `ours` is kept: the name may be a slip, as that of the kernel's own file.
+    A file that does not begin as one of `ours` is kept: the name may be a slip, such as that of the kernel's own file.
     """
     if path in ("", "-"):
         return
@@ -91,7 +97,20 @@ def _unwritable(path: str, ours: tuple[str, ...]) -> str:
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         return f"no writable folder {folder}"
-    return "" if _begins(path, ours) else "it is a file of something else; remove it, or name another file"
+    if not _begins(path, ours):
+        return "it is a file of something else; remove it, or name another file"
+    return _no_new_file(os.path.realpath(path))
+
+
+def _no_new_file(target: str) -> str:
+    """Return why no file can be made beside the target; to root, os.access allows too much, such as a file in /proc."""
+    trial = _beside(target)
+    try:
+        os.close(os.open(trial, NEW, 0o666))
+        os.unlink(trial)
+    except OSError as error:
+        return f"no file can be made in {os.path.dirname(target)}: {error.strerror}"
+    return ""
 
 
 def _begins(path: str, ours: tuple[str, ...]) -> bool:

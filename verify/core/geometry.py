@@ -161,7 +161,7 @@ def _lacking(spec: CaseSpec, op: Op) -> str | None:
 
 
 def needed(spec: CaseSpec, op: Op) -> CaseSpec:
-    """Return the spec; with weight and bias where the operator, as a user's own, needs all that it has."""
+    """Return the spec; with weight and bias where the operator, such as a user's own, needs all that it has."""
     return replace(spec, weight=True, bias=True) if op.user_defined else spec
 
 

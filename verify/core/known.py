@@ -111,6 +111,11 @@ WEAKER = (  # one promise less each, first those that cost no accuracy; of one f
     Known("summation=sequential", "every sum is one running sum", "batch_norm of torch's CPU; loops in C"),
     Known("variance=shifted", "the variance is E[d²] − E[d]², d = x − x[0]", "one-pass kernels with a shift"),
     Known("expanded=true", "(x − mean)·a + b is computed as x·a + (b − mean·a)", "torch's CPU and its group_norm"),
+    Known(
+        "expanded=true,summation=atomic",
+        "(x − mean)·a + b is computed as x·a + (b − mean·a), and sums over rows are one running sum",
+        "layer_norm of torch's CPU",
+    ),
     Known("products=bf16x6", "sums are products of matrices in bfloat16, 6 for each", "tl.dot's bf16x6"),
     Known("products=tf32x3", "sums are products of matrices in TF32, 3 for each", "tl.dot's tf32x3; 3xTF32 of CUTLASS"),
     Known("products=bf16x3", "sums are products of matrices in bfloat16, 3 for each", "tl.dot's bf16x3"),
@@ -180,7 +185,7 @@ def _field(name: str, text: str) -> dict[str, Any]:
         return {name: getattr(make({name: text}), name)}
     pairs = () if text == "none" else tuple(pair.strip() for pair in text.split("+"))
     if wrong := [pair for pair in pairs if not _sides(pair)]:
-        outputs = "pairs of an output and an input that it may overwrite, as y:x+residual_out:residual"
+        outputs = "pairs of an output and an input that it may overwrite, such as y:x+residual_out:residual"
         raise UsageError(f"inplace: expected {outputs}, got {wrong[0]!r:.60}")
     return {name: pairs}
 
@@ -230,7 +235,7 @@ def changed(contract: Contract) -> dict[str, Any]:
 
 
 def caution(fields: Mapping[str, Any]) -> str:
-    """Return which kernels may not declare a contract that explains them, as "; …"; "" where any may."""
+    """Return which kernels may not declare a contract that explains them, such as "; …"; "" where any may."""
     return "; a kernel without matrix products is wrong" if "products" in fields else ""
 
 

@@ -25,7 +25,7 @@ def aliases(op: Op) -> tuple[Alias, ...]:
 
 
 def one_tensor(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, str] | None:
-    """Return the two inputs that are one tensor; None if there are none, as where one is None or is `written`."""
+    """Return the two inputs that are one tensor; None if there are none, or one is None or is `written`."""
     if not spec.alias or spec.special is not None or spec.alias not in aliases(op):
         return None
     one, two = spec.alias.split(":")

@@ -47,7 +47,7 @@ def _imported(path: Path) -> ModuleType:
 
 
 def target_of(one: Any) -> str:
-    """Return where an object stands, as "path/file.py:name"; "" if no module that can be imported again holds it."""
+    """Return where an object stands, such as "path/file.py:name"; "" if no module holds it that can be imported."""
     for module in tuple(sys.modules.values()):
         file = _file(module) if type(module) is ModuleType else None
         for name, value in tuple(vars(module).items()) if file is not None else ():

@@ -51,7 +51,7 @@ MEMORY: dict[str, tuple[str, ...]] = {  # the layouts that the tensors may have
 CLAUSES: dict[str, str] = {
     "ndim": "rank of x: ndim=2, ndim<=3, ndim=2+3",
     "normalized_ndim": "how many of the last dimensions are normalized: normalized_ndim=1",
-    "N": "elements that are normalized together, as the length of a row: N%8=0, N<=8192, N=1024+4096, N=2^k",
+    "N": "elements that are normalized together, such as the length of a row: N%8=0, N<=8192, N=1024+4096, N=2^k",
     "M": "rows, groups of all samples, or channels: M>=1, M%4=0",
     "last": "last dimension of x: last%8=0",
     "B": "first dimension of x: B>=1",
@@ -74,7 +74,7 @@ CLAUSES: dict[str, str] = {
     "training": "BatchNorm in training; or =false",
     "dtype": "type of x: dtype=bf16, dtype=fp16+bf16",
     "weight_dtype": "type of weight and bias: weight_dtype=x is that of x, weight_dtype=fp32",
-    "contiguous": "tensors are contiguous: all, or some as contiguous=x+dy",
+    "contiguous": "tensors are contiguous: all, or some: contiguous=x+dy",
     "unit_stride": "neighbours in the last dimension are neighbours in memory: all tensors, or unit_stride=x",
     "aligned": "tensors begin at a multiple of 16 bytes: all, or aligned=x",
 }
@@ -190,11 +190,21 @@ def joined(*texts: str) -> str:
     return ",".join(dict.fromkeys(part for text in texts for part in text.split(",") if part))
 
 
+# What clauses are called elsewhere.
+MEANT = {"num_groups": "G", "groups": "G", "channels": "C", "batch": "B", "batch_size": "B", "rows": "M", "tokens": "M"}
+MEANT |= dict.fromkeys(("columns", "cols", "hidden_size", "hidden", "features", "normalized_shape"), "N")
+MEANT |= {"rank": "ndim", "dim": "ndim", "dims": "ndim", "x_dtype": "dtype", "types": "dtype", "dtypes": "dtype"}
+
+
 def _clause(text: str) -> Clause:
     parts = _PARTS.fullmatch(text)
     if parts is None:
-        raise UsageError(f"only: expected clauses as {EXAMPLE}, got {text!r:.60}")
+        raise UsageError(f"only: expected clauses such as {EXAMPLE}, got {text!r:.60}")
     name, relation, rest = parts[1], parts[2] or "", parts[3]
+    if name in MEANT:
+        raise UsageError(
+            f"unknown clause of --only {name!r} (did you mean {MEANT[name]}?); verify-norm show only has all"
+        )
     one_of("clause of --only", name, CLAUSES)
     values = tuple(rest.split("+")) if rest else ()
     if name in MEMORY:

@@ -86,7 +86,7 @@ class Operators(dict[str, Op]):
     """The operators by name; one without a row is a chain (`chains`) or a user's own (`user_operators`)."""
 
     def __missing__(self, name: str) -> Op:
-        """Return the operator of a chain's name, as "layernorm | gate_bwd", or of a user's own; raises KeyError."""
+        """Return the operator of a chain's name, such as "layernorm | gate_bwd", or a user's own; raises KeyError."""
         return {op.name: op for op in (*operators_of(name), *user_operators.records(name))}[name]
 
 

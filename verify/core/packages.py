@@ -57,7 +57,7 @@ def without_triton() -> str:
         return "Triton is not installed"
     try:
         version = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:  # a build of another name, as that of ROCm or XPU
+    except importlib.metadata.PackageNotFoundError:  # a build of another name, such as that of ROCm or XPU
         return ""
     release = tuple(map(int, re.findall(r"\d+", version)[:2]))
     oldest = ".".join(map(str, TRITON))

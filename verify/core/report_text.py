@@ -21,7 +21,10 @@ def unchecked(report: Report, of: str = "") -> str:
     told = sorted(report.skipped, key=lambda skip: not skip.limit)  # what the kernel says itself comes first
     told = [skip for skip in told if not of_time(skip.reason)] or told
     why = [f"{skip.what}: {skip.reason}" for skip in told]
-    why = [reason for reason in why if not reason.startswith("check ")] or why  # checks that do not apply explain less
+    idle = {f"check {name}" for name in report.settings.checks} & {skip.what for skip in told}
+    if idle and len(idle) == len({*report.settings.checks}):  # none of those that were asked for applies
+        why = [f"{skip.what}: {skip.reason}" for skip in told if skip.what in idle]
+    why = [reason for reason in why if not reason.startswith("check ")] or why  # other such checks explain less
     if done is None or not done.compared or not barely(done.compared, report.cases + done.refused):
         why += [check.no_data for check in report.checks if check.no_data and report.cases]
     else:
@@ -105,7 +108,7 @@ def run_line(report: Report, contract: str, only: str) -> str:
 
 
 def cases(report: Report) -> str:
-    """Return how many cases were checked, as "478 cases", or "400 of 478 cases" if some were left out."""
+    """Return how many cases were checked, such as "478 cases", or "400 of 478 cases" if some were left out."""
     left_out = sum(skip.cases for skip in report.skipped if skip.what == "cases")
     if left_out:
         return f"{report.cases} of {report.cases + left_out} cases"

@@ -27,8 +27,8 @@ class Report(Rendered):
     ----------
     kernel : the kernel's name.
     op : the operator that it was checked as.
-    target : where it was found, as "path/file.py:attr"; "" if no command can find it.
-    backend : what it is written in, as "triton".
+    target : where it was found, such as "path/file.py:attr"; "" if no command can find it.
+    backend : what it is written in, such as "triton".
     contract : what it promises.
     settings : the options of the run.
     environment : versions and hardware, by name.
@@ -39,7 +39,7 @@ class Report(Rendered):
     tallies : the errors of each output in each type.
     checks : each check that applies, with the number of its cases.
     skipped : what was not checked, and why.
-    layouts : the number of cases with each layout, as "x transposed".
+    layouts : the number of cases with each layout, such as "x transposed".
     detectable : the smallest errors that checks would have detected; empty in a report of an older verify-norm.
     interrupted : whether the user ended the run.
     bind : the --bind with which it ran.

@@ -16,7 +16,7 @@ from verify_norm.core.spec import ALIASES, COTANGENTS, FAMILIES, FURTHER, LAYOUT
 
 ELEMENTS = 2**36  # the most that x can have: half a tebibyte in float64, more than any machine holds
 SEE_CASE = "verify-norm schema case"
-OBJECT = 'an object, as {"kernel": …, "shape": […]}'  # a replay line
+OBJECT = 'an object, such as {"kernel": …, "shape": […]}'  # a replay line
 _SPEC = TypeAdapter(CaseSpec)
 
 

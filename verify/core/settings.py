@@ -32,8 +32,8 @@ class Settings:
     untrusted: bool = False  # whether that process has neither truth nor verdict, in a sandbox
     allow_incomplete: bool = False  # whether a run passes that ended before all corner cases
     require_own: bool = False  # whether a norm operator of torch that runs inside the kernel is a finding
-    contract: str = ""  # what the kernel promises besides its own contract, as "llama,inplace=y:x"
-    only: str = ""  # what it takes besides what it declares itself, as "ndim=2,N%8=0"
+    contract: str = ""  # what the kernel promises besides its own contract, such as "llama,inplace=y:x"
+    only: str = ""  # what it takes besides what it declares itself, such as "ndim=2,N%8=0"
 
 
 DEFAULTS = Settings()

@@ -1,7 +1,8 @@
 """Operators of a user's own: a function in array operations, made an operator that every interface takes.
 
-The name of one is where it stands, as "dyt.py:dyt" or "package.module:dyt", so every process finds it; of one that no
-module holds, as one that is made in a function or in a notebook, "own:dyt", which this process alone knows.
+The name of one is where it stands, such as "dyt.py:dyt" or "package.module:dyt", so every process finds it. If no
+module holds it, for example because a function or a notebook makes it, the name is "own:dyt", which this process alone
+knows.
 """
 
 import inspect
@@ -97,7 +98,7 @@ def operator(
         options, `eps` and `weight_offset`, are keyword-only arguments.
     tensors : the dimensions of its tensors, "MN" as x, "N" or "1"; those that are not named are "N".
     statistics : the names of what f returns beside y. A backward is given them too.
-    positive : the tensors that are positive, as an eps for each column.
+    positive : the tensors that are positive, such as an eps for each column.
     gradient : g(dy, x, …, *, eps), which returns the gradients of all tensors in order, in array operations; by
         default that of f, by the chain rule. A formula with less cancellation has a tighter bound.
     name : its name in messages; by default that of the function.
@@ -122,7 +123,7 @@ def operator(
         raise UsageError(f"operator {label}: expected a name without a direction; name= gives one")
     if not isinstance(tensors or {}, Mapping):
         raise UsageError(
-            f"operator {label}: tensors: expected dimensions by name, as {{'g': '1'}}, got {tensors!r:.40}"
+            f"operator {label}: tensors: expected dimensions by name, such as {{'g': '1'}}, got {tensors!r:.40}"
         )
     for option, names in (("statistics", statistics), ("positive", positive)):
         if isinstance(names, str) or not isinstance(names, Collection):
@@ -223,7 +224,7 @@ def _described(
 
 
 def _line(error: BaseException, functions: Iterable[Callable[..., Any] | None]) -> str:
-    """Return the line of the user's functions that an error comes from, as "dyt.py:12: "."""
+    """Return the line of the user's functions that an error comes from, such as "dyt.py:12: "."""
     files = {code.co_filename for f in functions if (code := getattr(f, "__code__", None)) is not None}
     lines = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
     return f"{Path(lines[-1].filename).name}:{lines[-1].lineno}: " if lines else ""

@@ -125,8 +125,8 @@ class Unstable:
 class Contrast:
     """A property of the arithmetic that the kernels do not share, and the field of the contract that it belongs to.
 
-    `field` is "" where no contract speaks of it, as of the divisor. It is not `sure` where the evidence on one kernel
-    decides nothing.
+    `field` is "" where no contract speaks of it, for example of the divisor. It is not `sure` where the evidence on one
+    kernel decides nothing.
     """
 
     field: str
@@ -229,7 +229,7 @@ def per_type(found: Equality) -> list[str]:
 
 
 def since(found: Equality, tally: Tally) -> str:
-    """Return since which sizes an output differs, as "y differs from N = 1025 on (identical up to 1024)"."""
+    """Return since which sizes an output differs, such as "y differs from N = 1025 on (identical up to 1024)"."""
     here = [one for one in found.onsets if (one.output, one.dtype) == (tally.output, tally.dtype)]
     sizes = [f"{one.axis} = {one.since} on (identical up to {one.equal})" for one in here if one.equal and one.sure]
     often = f"in {tally.differing} of {count(tally.cases, 'case')}"

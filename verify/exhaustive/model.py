@@ -163,7 +163,7 @@ class Exhausted:
 
     @property
     def scope(self) -> str:
-        """How much ran, as "all 4,294,967,296 rows of 2 bfloat16 values"."""
+        """How much ran, such as "all 4,294,967,296 rows of 2 bfloat16 values"."""
         asked, ran = self.asked, self.done - self.asked.first
         if self.complete and asked.whole:
             return f"all {asked.count:,} {asked.what}"

@@ -59,7 +59,7 @@ def checked(name: str, op: Op, dtype: str) -> Space:
     space = SPACES[one_of("space", name, SPACES)]
     if name == "x" and (op.view != "channels" or op.forward):
         raise UsageError(
-            f"--space x needs a y that depends on one x alone, as batchnorm_fwd's in evaluation, not {op.name}"
+            f"--space x needs a y that depends on one x alone, such as batchnorm_fwd's in evaluation, not {op.name}"
         )
     if name.startswith("rows") and op.view == "channels":
         raise UsageError(f"--space {name} needs rows or groups, and {op.name} has channels: take --space {usual(op)}")

@@ -1,4 +1,4 @@
-"""Steps that cross no corner of a function, as relu, max, clamp and abs have.
+"""Steps that cross no corner of a function, such as relu, max, clamp and abs have.
 
 Along a line that moves many elements, some pass a corner, and no difference shows the slope there. The corners are
 found by the gradient itself: it jumps there, in the elements that reach them. Each element has the longest step within

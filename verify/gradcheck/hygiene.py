@@ -16,11 +16,11 @@ from verify_norm.gradcheck.report import GradFinding
 from verify_norm.gradcheck.subject import Subject, backward, gradients
 
 AGAIN = 64  # times √n·u: how far another order of the same sums may be off
-SCALE = {"": 2.0**12, "float16": 2.0**3}  # of dy, as by a scaled loss; float16 overflows soon
+SCALE = {"": 2.0**12, "float16": 2.0**3}  # of dy, for example by a scaled loss; float16 overflows soon
 EXACT = 4  # times u: how far the same sums may be off, by numbers that underflow in one of them
 FRACTIONS = (5 / 8, 6 / 8, 7 / 8)  # of dy: each is rounded anew in any arithmetic, and nothing can overflow
 
-# dimensions along which dy is repeated, as by .sum(0), .sum(-1), and a sum over those between the first and the last
+# dimensions along which dy is repeated: by .sum(0), by .sum(-1), by a sum over those between the first and the last
 EXPANDED = (slice(0, 1), "first dimension"), (slice(-1, None), "last dimension"), (slice(1, -1), "inner dimensions")
 
 Grads = Mapping[str, Tensor | None]
@@ -119,8 +119,8 @@ def _recorded(functions: Iterable[Any], names: Mapping[int, str], wrong: dict[st
 def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads, u: Mapping[str, float]) -> list[GradFinding]:
     """Return findings where the gradients, of these precisions, are not the same linear function of every dy.
 
-    Neither dy's memory nor which inputs are frozen may matter; rows of zeros, as of masked tokens, and a loss that is
-    scaled are no other case.
+    Neither dy's memory nor which inputs are frozen may matter; rows of zeros, for example of masked tokens, and a
+    loss that is scaled are no other case.
     """
 
     def differing(
@@ -202,8 +202,8 @@ def precision(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> dict[str,
     """Return each gradient's relative rounding: its type's u, or the observed one where that exceeds AGAIN·u.
 
     A right backward is linear in dy, so gradient(c·dy)/c − gradient(dy) is the rounding of whatever arithmetic computes
-    it, as float32 in a function that takes float64. The point stays, so that no corner of the function adds to it; dy
-    changes, so that the rounding shows where a gradient depends on nothing else, as a bias's does.
+    it, such as float32 in a function that takes float64. The point stays, so that no corner of the function adds to it;
+    dy changes, so that the rounding shows where a gradient depends on nothing else, as a bias's does.
     """
     u, shown = FORMATS[subject.dtype].u, dict.fromkeys(grads, 0.0)
     for c in FRACTIONS:

@@ -46,7 +46,7 @@ def settled(subject: Subject) -> Subject:
 
 
 def inner_type(subject: Subject, rng: np.random.Generator) -> str:
-    """Return the narrower type that explains the forward's noise, as float32 in a function of float64; else "".
+    """Return the narrower type that explains the forward's noise, such as float32 in a function of float64; else "".
 
     Rounding does not shrink with the step. Noise that does shrink belongs to a steep function.
     """
@@ -158,7 +158,7 @@ def forward(subject: Subject) -> dict[str, Tensor | None]:
 
 
 def both(dy: Sequence[Tensor]) -> Values:
-    """Return the function that gives the outputs, by their numbers, and the gradients, as "dx" of the input x."""
+    """Return the function that gives the outputs, by their numbers, and the gradients, such as "dx" of the input x."""
 
     def values(subject: Subject) -> dict[str, Tensor | None]:
         leaves = subject.leaves()

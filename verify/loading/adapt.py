@@ -110,7 +110,7 @@ def _supported(target: Any, name: str) -> Any:
     if inspect.isclass(target) and not issubclass(target, (torch.autograd.Function, torch.nn.Module)):
         which = f"{name} is a class, but neither an nn.Module nor a torch.autograd.Function"
         where, _, last = name.rpartition(":")
-        instance = f"pass an instance, as norm = {last}(…) and --kernel {where + ':' if where else ''}norm"
+        instance = f"pass an instance, such as norm = {last}(…) and --kernel {where + ':' if where else ''}norm"
         raise UsageError(f"{which}; {instance if '__call__' in vars(target) else 'name a function that uses it'}")
     if type(target).__module__.partition(".")[0] == "triton":
         raise UsageError(

@@ -68,12 +68,12 @@ def unnamed(attribute: str) -> UnknownOpError:
     """Return the error of an attribute whose name suggests no operator."""
     one = "--op layernorm_fwd, or --op layernorm for both directions"
     return UnknownOpError(
-        f"cannot infer the op from the name {attribute!r}: say it, as {one}; {LIST} shows all {len(OPS) + len(BOTH)}"
+        f"cannot infer the op from the name {attribute!r}: say it with {one}; {LIST} shows all {len(OPS) + len(BOTH)}"
     )
 
 
 def directions(op: str) -> tuple[str, ...]:
-    """Return the operators that a name stands for: both directions of one that has none, as of a chain.
+    """Return the operators that a name stands for: both directions of one that has none, for example of a chain.
 
     >>> directions("rmsnorm"), directions("rmsnorm | silu_bwd"), directions("layernorm | gate")
     (('rmsnorm_fwd', 'rmsnorm_bwd'), ('rmsnorm | silu_bwd',), ('layernorm | gate_fwd', 'layernorm | gate_bwd'))

@@ -30,7 +30,7 @@ def shallow(module: nn.Module, like: Callable[[], nn.Module]) -> nn.Module:
 
 
 def saved(module: nn.Module, like: Callable[[], nn.Module]) -> nn.Module:
-    """Return the module as it comes back from a file, which is a pickle, as between processes."""
+    """Return the module as it comes back from a file, which is a pickle, for example between processes."""
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -41,7 +41,7 @@ def saved(module: nn.Module, like: Callable[[], nn.Module]) -> nn.Module:
 
 
 def loaded(module: nn.Module, like: Callable[[], nn.Module]) -> nn.Module:
-    """Return another module of the same options that has loaded the module's state, as from a checkpoint."""
+    """Return another module of the same options that has loaded the module's state, for example from a checkpoint."""
     another = like()
     another.load_state_dict(module.state_dict())
     return another

@@ -223,7 +223,7 @@ def of_function(candidate: Candidate, binding: Binding, *, autograd: bool) -> Do
         for n, example in (("eps", "1e-5"), ("num_groups", "8"), ("variance_size", "64"), ("dropout_p", "0.1")):
             if n in op.attrs and n not in takes and (n in ("variance_size", "dropout_p") or "rstd" not in takes):
                 rest = f", or pass it to **{binding.rest} by --bind {n}={n}" if binding.rest else ""
-                raise UsageError(f"{name} has no argument for {n}: give its value, as --bind {n}={example}{rest}")
+                raise UsageError(f"{name} has no argument for {n}: give its value, such as --bind {n}={example}{rest}")
     held: dict[str, Any] = {n: v is not None if n in ("weight", "bias") else v for n, v in binding.fixed.items()}
     for n in ("weight", "bias", "dresidual_out"):
         if n in inputs and n not in takes:

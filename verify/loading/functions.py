@@ -249,7 +249,7 @@ def _counts(name: str, value: Any) -> bool:
 
 
 def _registered() -> frozenset[str]:
-    """Return the operators for which Python code is registered, as "aten/equal/CPU"."""
+    """Return the operators for which Python code is registered, such as "aten/equal/CPU"."""
     library = sys.modules.get("torch.library")
     return frozenset(library._impls) if library else frozenset()
 

@@ -53,7 +53,7 @@ def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
             order = ", ".join((*names, *"_" * (len(values) - len(names))))
             return (
                 f"it returned {len(values)} values; {op.name} has {len(names)}: {', '.join(names)}; name what it "
-                f'returns in order, with _ for the rest, as --bind "-> {order}"'
+                f'returns in order, with _ for the rest, such as --bind "-> {order}"'
             )
         found = dict(zip(names, values, strict=False))
     if op.forward is None:
@@ -82,7 +82,7 @@ def readable(found: Mapping[str, Any]) -> dict[str, Any] | str:
 
 
 def _flat(returned: Any) -> Iterable[Any]:
-    """Yield the values of nested tuples and lists, as of (y, (mean, rstd))."""
+    """Yield the values of nested tuples and lists, for example of (y, (mean, rstd))."""
     if not isinstance(returned, (tuple, list)):
         yield returned
         return
@@ -113,7 +113,7 @@ def plain(value: Any) -> Any:
 def disguise(value: Any) -> str:
     """Return in words how a tensor differs from its memory for who reads it; "" if it does not.
 
-    A subclass that defines nothing of torch.Tensor anew, as a label, and an attribute of a new name are no disguise.
+    A subclass that defines nothing of torch.Tensor anew, such as a label, is no disguise. Nor is a new attribute.
     """
     if not isinstance(value, torch.Tensor):
         return ""
@@ -155,4 +155,4 @@ def unreadable(value: Any) -> str | None:
         lost = bool(value.numel()) and not value.untyped_storage().data_ptr() and not value.is_meta
     except (RuntimeError, NotImplementedError):
         lost = True
-    return "a tensor without memory, as of a subclass that wraps another" if lost else None
+    return "a tensor without memory, for example of a subclass that wraps another" if lost else None

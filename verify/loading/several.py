@@ -79,4 +79,4 @@ def _without(files: list[str], attribute: str) -> str:
     names = [f"{file}:{name}" for file in files for name in callables(file)]
     has = f"there are {', '.join(names[:6])}" if names else "there is no callable"
     lacking = f"no file has {attribute}" if attribute else "no callable has the name of a norm"
-    return f"{lacking}: add :function and --op, as --kernel {names[0] if names else files[0] + ':norm'}; {has}"
+    return f"{lacking}: add :function and --op, such as --kernel {names[0] if names else files[0] + ':norm'}; {has}"

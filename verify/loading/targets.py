@@ -157,7 +157,7 @@ def located(value: Any) -> tuple[str, str]:
 
 
 def _attribute_of(value: Any) -> str:
-    """Return the target of what has no name of its own, as an instance, by a module that holds it; "" if none does."""
+    """Return the target of what has no name of its own, such as an instance, by a module that holds it; "" if none."""
     for where, module in tuple(sys.modules.items()):
         names = vars(module) if type(module) is ModuleType and where != "__main__" else {}
         name = next((name for name, held in tuple(names.items()) if held is value and name.isidentifier()), "")

@@ -142,7 +142,7 @@ def _within(value: Any) -> Iterator[Any]:
             yield from vars(base).values() if not _foreign(base.__module__) else ()
     elif not isinstance(value, (str, bytes, int, float, complex, CodeType, ModuleType, type(None))):
         yield type(value)
-        yield from getattr(value, "__dict__", {}).values()  # of a foreign class too, as the operators of torch.library
+        yield from getattr(value, "__dict__", {}).values()  # of a foreign class too, such as torch.library's
         yield from (getattr(value, name, None) for name in _slots(type(value)))
 
 

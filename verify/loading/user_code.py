@@ -39,7 +39,7 @@ def staying() -> Iterator[None]:
 
 @contextmanager
 def blamed(name: str) -> Iterator[None]:
-    """Make a UsageError of what the user's code raises in this block where it is looked at, as by its __getattr__."""
+    """Make a UsageError of what the user's code raises when it is looked at in this block, such as in __getattr__."""
     try:
         yield
     except UsageError:

@@ -19,8 +19,8 @@ QUOTIENTS = {"MEAN": "mean", "VAR": "variance", "C1": "c1", "C2": "c2"}  # a sum
 class Stage(NamedTuple):
     """What a value is: its depth of additions, and the type it was rounded to last.
 
-    `words` are those of the contract that roundings on the way need, as "xhat=bf16". `why` says why it is UNKNOWN, and
-    `at` in which line. `degree` is that of the polynomial in the data, `roots` how often the reciprocal root is a
+    `words` are those of the contract that roundings on the way need, such as "xhat=bf16". `why` says why it is UNKNOWN,
+    and `at` in which line. `degree` is that of the polynomial in the data, `roots` how often the reciprocal root is a
     factor. Each further turn of a loop over tiles adds `turns` to the depth, of one over lines of programs `folds`.
     """
 

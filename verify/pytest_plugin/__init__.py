@@ -37,19 +37,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add = parser.getgroup("verify-norm", "normalization kernels (verify-norm)").addoption
     add("--norm-examples", type=int, metavar="N", help="Random cases for each kernel, after the corner table.")
     add("--norm-seconds", type=float, metavar="S", help="Time for the search of one kernel.")
-    add("--norm-dtype", metavar="TYPES", help="Types of x, as fp32,bf16.")
+    add("--norm-dtype", metavar="TYPES", help="Types of x, such as fp32,bf16.")
     add("--norm-seed", type=int, metavar="N", help="Seed of the random cases.")
     add("--norm-device", default="auto", metavar="D", help="cpu, cuda or cuda:N. Workers of xdist share the GPUs.")
     add("--norm-workers", type=int, metavar="N", help="Processes that examine the cases of one kernel.")
-    add("--norm-contract", metavar="C", help="What the kernels promise, as llama,inplace=y:x.")
-    add("--norm-only", metavar="CLAUSES", help="What the kernels take, as ndim=2,N%%8=0.")
+    add("--norm-contract", metavar="C", help="What the kernels promise, such as llama,inplace=y:x.")
+    add("--norm-only", metavar="CLAUSES", help="What the kernels take, such as ndim=2,N%%8=0.")
     add("--norm-baseline", metavar="FILE", help="Fail a kernel that is worse than in these reports (--norm-report).")
     add("--norm-certificate", metavar="FILE", help="Say what these certificates prove (verify-norm prove --json FILE).")
     cheats = "The kernels may cheat: truth and verdict stay out of their processes, which are in a sandbox."
     add("--norm-untrusted", action="store_const", const=True, help=cheats)
     accept = "Do not fail where the search ends before all corner cases; skip a check that then has no data."
     add("--norm-allow-incomplete", action="store_const", const=True, help=accept)
-    own = "Fail a kernel inside which a norm operator of torch runs, as a fallback."
+    own = "Fail a kernel inside which a norm operator of torch runs, for example as a fallback."
     add("--norm-require-own", action="store_const", const=True, help=own)
     add("--norm-report", metavar="FILE", help="Write the reports of all kernels to this file, as a list in JSON.")
 

@@ -58,11 +58,13 @@ def parametrize_checks(
         getattr(getattr(targets[0], "__code__", None), "co_varnames", ())
     ):
         raise ValueError(
-            "parametrize_checks: expected kernels, as @verify_norm.parametrize_checks('package.module:attr')"
+            "parametrize_checks: expected kernels, such as @verify_norm.parametrize_checks('package.module:attr')"
         )
     if not targets or not all(target and (isinstance(target, str) or callable(target)) for target in targets):
         got = ", ".join(map(repr, targets)) or "none"
-        raise ValueError(f"parametrize_checks: expected kernels, as functions or 'package.module:attr', got {got:.80}")
+        raise ValueError(
+            f"parametrize_checks: expected functions, or names such as 'package.module:attr', got {got:.80}"
+        )
     given = {"op": op, "bind": bind, "contract": contract, "only": only}
     for name, value in given.items():
         _refuse_others(name, value, targets)

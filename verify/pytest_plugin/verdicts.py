@@ -26,8 +26,8 @@ def summary(reports: Sequence[Report], *, every: bool = True) -> dict[str, Any]:
 
     `verdicts` has for each check an `outcome` (passed, failed, unchecked or skipped), the `reason`, and the `replays`.
     A check is unchecked if its kernel's run is, which `gap` says, or if it has no data. `others` are the findings of
-    checks that were not asked for, as a crash in a run that checks accuracy alone. Without `every`, a direction that
-    checked nothing counts only if all did.
+    checks that were not asked for, such as a crash in a run that checks accuracy alone. Without `every`, a direction
+    that checked nothing counts only if all did.
     """
     names = reports[0].settings.checks
     if not every and any(report.verdict is not Exit.NOTHING for report in reports):

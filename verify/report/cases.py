@@ -20,12 +20,12 @@ LAYOUT_WORDS = {
     "loose": "contiguous, with stride 0 along each dimension of one element",
     "expanded_middle": "one row of each sample, repeated: `new(B, 1, C).expand(B, S, C)`",
     "expanded_inner": "one number of each channel, repeated along all others: `new(B, S, 1).expand(B, S, C)`",
-    "inner_slice": "a part of the last dimension but one, as heads of a projection: `new(B, S + 3, C)[..., :S, :]`",
+    "inner_slice": "part of the last dimension but one, such as heads of a projection: `new(B, S + 3, C)[..., :S, :]`",
 }
 DATA_WORDS = {
     "normal": "normally distributed",
     "heavy": "rare values are much larger than the others (Student's t, two degrees of freedom)",
-    "channel": "one column or channel is 1000 times larger, as in large language models",
+    "channel": "one column or channel is 1000 times larger, for example in large language models",
     "constant": "one value in every row, group or channel: the variance is 0",
     "alternating": "+1, −1, +1, …",
     "integers": "whole numbers from −8 to 8",

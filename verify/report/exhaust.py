@@ -10,8 +10,8 @@ from verify_norm.report.terminal import table
 from verify_norm.report.words import number, percent
 
 UNJUDGED = (
-    "An element is unjudged where the truth is not finite, as of a row with a NaN, or where the declared arithmetic "
-    "may overflow or underflow completely, as float32 does in the square of 1e20. A NaN must give NaN."
+    "An element is unjudged where the truth is not finite, for example of a row with a NaN, or where the declared "
+    "arithmetic may overflow or underflow completely: the square of 1e20 overflows in float32. A NaN must give NaN."
 )
 VERDICTS = {
     Exit.PASS: "[green bold]PASS[/]",

@@ -155,7 +155,7 @@ def number(value: float) -> str:
 
 
 def step(value: float) -> str:
-    """Return a value that is set, as an offset or a length: short, and whole where it is whole.
+    """Return a value that is set, such as an offset or a length: short, and whole where it is whole.
 
     >>> step(262144.0), step(1e-30), step(31.622776)
     ('262,144', '10⁻³⁰', '31.6')

@@ -18,7 +18,7 @@ Function = Callable[..., Any]
 OURS = ("verify_norm.cases", "verify_norm.loading", "verify_norm.running")  # what calls a target
 LOST_STREAM = "'torch.Stream' object has no attribute"  # Dynamo gives torch.Stream for a torch.cuda.Stream
 # Dynamo of torch 2.11 gives gradients of an autograd.Function to the wrong output, where its forward returns a tensor
-# that has another name there, as by a `.to` of the same type (pytorch/pytorch#180642).
+# that has another name there, for example by a `.to` of the same type (pytorch/pytorch#180642).
 MISROUTES = torch.__version__.startswith("2.11.")
 WARM = 3  # calls before a capture, which compile and choose what a kernel compiles and chooses once
 
@@ -34,7 +34,7 @@ def traced(function: Function) -> Function:
 
     What Dynamo cannot trace runs as without it, and so do Triton's interpreter and NumPy. Each call is traced anew.
     Raises RefusedError where compiled code is in this process already, which a reset would throw away, and where the
-    function needs what Dynamo loses of a CUDA stream, as a launch by its handle does.
+    function needs what Dynamo loses of a CUDA stream, such as a launch by its handle does.
     """
 
     @wraps(function)
@@ -80,7 +80,7 @@ def _leave_out() -> None:
 def replayed(function: Function) -> Function:
     """Return the function as a CUDA graph, captured while other values are in its tensors, then replayed.
 
-    Raises RefusedError where CUDA cannot capture it, as where it waits for the GPU; the process is then as before.
+    Raises RefusedError where CUDA cannot capture it, for example if it waits for the GPU. The process is as before.
     """
 
     @wraps(function)

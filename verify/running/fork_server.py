@@ -79,7 +79,7 @@ def ending(status: int | None) -> str:
         return "it closed its channel and ran on"
     if status < 0:
         name = signal.Signals(-status).name
-        hint = ", as when memory is exhausted" if name == "SIGKILL" else ""
+        hint = ", for example when memory is exhausted" if name == "SIGKILL" else ""
         return f"it ended its process by {name}{hint}"
     return f"it ended its process with exit status {status}"
 

@@ -32,7 +32,7 @@ def turn(device: str, places: int) -> Iterator[None]:
     """Wait for a number of the `PLACES` of a GPU, which all processes of this user share; without a wait on a CPU.
 
     A process that ends gives its places back. Where the files that stand for them cannot be written, nobody waits; nor
-    longer than `PATIENCE` seconds, as for a process that has been stopped.
+    longer than `PATIENCE` seconds, for example for a process that has been stopped.
     """
     with ExitStack() as held:
         if device.startswith("cuda") and places:

@@ -27,7 +27,7 @@ Function = Callable[..., Any]
 def alone(function: Function, timed: Callable[[Function], Function] = lambda function: function) -> Function:
     """Return the function as it is called in use: in a thread, whose stack begins with it, and beside no judge.
 
-    What `timed` makes of a function, as a clock, does not see what that takes.
+    What `timed` makes of a function, such as a clock, does not see what that takes.
     """
     run = timed(lambda call: _thread().submit(contextvars.copy_context().run, call).result())
 

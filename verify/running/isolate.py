@@ -1,7 +1,7 @@
 """Runs a kernel in its own process: a crash, an exit or a hang costs one case.
 
 A fork server that has imported torch starts a process in some hundredths of a second. The child finds the kernel by its
-target. A kernel without one, as a function made in a test, runs in the calling process, and the report says so.
+target. A kernel without one, such as a function made in a test, runs in the calling process, and the report says so.
 """
 
 import mmap

@@ -8,7 +8,7 @@ from typing import Any
 
 # aten::native_layer_norm, cudnn_batch_norm_backward, …; weight norms and vector norms are something else
 NORM = re.compile(r"aten\.(\w*(?:layer|rms|group|batch|instance)_norm\w*)\.")
-# aten::rms_norm where torch has no kernel for it, as on a CPU: above autograd, out of sight, it becomes these
+# aten::rms_norm where torch has no kernel for it, for example on a CPU: above autograd, out of sight, it becomes these
 RMS_NORM = ["aten.pow.Tensor_Scalar", "aten.mean.dim", "aten.add_.Scalar", "aten.rsqrt.default"]
 
 
@@ -51,7 +51,7 @@ class Operators:
 
 @cache
 def _told(operator: Any) -> str:
-    """Return an operator's name, as aten::native_layer_norm; that of a step of rms_norm as there; "" of any other."""
+    """Return an operator's name, such as aten::native_layer_norm; that of a step of rms_norm; "" of any other."""
     name = str(operator)
     norm = NORM.match(name)
     return f"aten::{norm[1]}" if norm else name * (name in RMS_NORM)

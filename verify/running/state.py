@@ -290,7 +290,7 @@ OF_JUDGE: State = {
         *("the processor's keeping of subnormal numbers", "the processor's rounding to nearest"),
     )
 }
-# What a module may change when it is first imported, as within the first call of a kernel.
+# What a module may change when it is first imported, for example within the first call of a kernel.
 OF_IMPORTS = (
     *("os.environ", "warnings.filters", "sys.getrecursionlimit()", "sys.path", "sys.meta_path", "gc."),
     "the level of the root logger",

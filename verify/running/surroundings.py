@@ -93,7 +93,7 @@ def able_to_judge(*, gpu: bool) -> Iterator[None]:
 
 @contextmanager
 def holding(name: str, value: Any) -> Iterator[None]:
-    """Give a state of the process, as "torch.get_num_threads()", this value until the end of the block."""
+    """Give a state of the process, such as "torch.get_num_threads()", this value until the end of the block."""
     read, restore = state.STATE[name]
     before = read()
     restore(value)

@@ -129,7 +129,7 @@ def _flashinfer(path: str, op: str | None, problem: str, folder: Path) -> Subjec
 
 def _gpumode(path: str, op: str | None, problem: str, folder: Path) -> Subject:
     if op is None:
-        raise UsageError("op: expected an operator, as rmsnorm_fwd: custom_kernel does not tell; got none")
+        raise UsageError("op: expected an operator, such as rmsnorm_fwd: custom_kernel does not tell; got none")
     names = problem.split("+")
     if not all(name.isidentifier() for name in names):
         raise UsageError(f"problem: expected {FORMS['gpumode'][0]}, got {problem!r:.60}")
@@ -170,9 +170,9 @@ def _of(record: Any, name: str, kind: type) -> Any:
 Reader = Callable[[str, str | None, str, Path], Subject]
 FORMS: dict[str, tuple[str, Reader]] = {
     "function": ("none", lambda path, op, problem, folder: Subject(path, op)),
-    "kernelbench": ("the number of a problem of level 1, as 36", _kernelbench),
+    "kernelbench": ("the number of a problem of level 1, such as 36", _kernelbench),
     "flashinfer": ("the file of the definition", _flashinfer),
-    "gpumode": ("the names in the tuple, as x+weight+eps", _gpumode),
+    "gpumode": ("the names in the tuple, such as x+weight+eps", _gpumode),
 }
 
 

@@ -128,8 +128,8 @@ def _likely(kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec]) -> Lim
 def _limit(kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec], kinds: Sequence[str]) -> Limit | None:
     """Return the first limit of these kinds that separates the group from what ran, and how to declare it.
 
-    Words may name two limits, as "a power of two, at least 16", or sizes for which alone there is code. A kernel may
-    return early for an x without elements, whatever else it does not take.
+    Words may name two limits, such as "a power of two, at least 16", or sizes for which alone there is code. A kernel
+    may return early for an x without elements, whatever else it does not take.
     """
     if all(prod(one.spec.shape) for one in group):
         ran = [spec for spec in ran if prod(spec.shape)]

@@ -25,7 +25,7 @@ REFUSED = "refused"  # the type of a pydantic error whose message is already in 
 
 
 def least(quantity: Any) -> float:
-    """Return the smallest value of an annotated type, as Seconds."""
+    """Return the smallest value of an annotated type, such as Seconds."""
     return float(quantity.__metadata__[0].ge)
 
 
@@ -110,26 +110,26 @@ class Options(Strict):
 
     dtypes: Annotated[
         tuple[str, ...],
-        Flag("--dtype", "Types of x, as fp32,bf16."),
-        Field(description='a list of dtypes, as ["fp32", "bf16"]'),
+        Flag("--dtype", "Types of x, such as fp32,bf16."),
+        Field(description='a list of dtypes, such as ["fp32", "bf16"]'),
         _names(types),
     ] = DEFAULTS.dtypes
     checks: Annotated[
         tuple[str, ...],
-        Flag("--checks", "Run only these checks, as accuracy,signature."),
-        Field(description='a list of checks, as ["accuracy"]'),
+        Flag("--checks", "Run only these checks, such as accuracy,signature."),
+        Field(description='a list of checks, such as ["accuracy"]'),
         _names(_checks),
     ] = ()
     contract: Annotated[
         str,
-        Flag("--contract", "What the kernel promises, as llama,inplace=y:x; see verify-norm show contracts."),
-        Field(description='a contract, as "llama,inplace=y:x"'),
+        Flag("--contract", "What the kernel promises, such as llama,inplace=y:x; see verify-norm show contracts."),
+        Field(description='a contract, such as "llama,inplace=y:x"'),
         BeforeValidator(_contract),
     ] = DEFAULTS.contract
     only: Annotated[
         str,
-        Flag("--only", f"What the kernel takes, as {EXAMPLE}; see verify-norm show only."),
-        Field(description=f'what the kernel takes, as "{EXAMPLE}"'),
+        Flag("--only", f"What the kernel takes, such as {EXAMPLE}; see verify-norm show only."),
+        Field(description=f'what the kernel takes, such as "{EXAMPLE}"'),
         BeforeValidator(_only),
     ] = DEFAULTS.only
     examples: Annotated[
@@ -172,7 +172,10 @@ class Options(Strict):
     ] = DEFAULTS.allow_incomplete
     require_own: Annotated[
         bool,
-        Flag("--require-own", "A norm operator of torch that runs inside the kernel, as a fallback, is a finding."),
+        Flag(
+            "--require-own",
+            "A norm operator of torch that runs inside the kernel, for example as a fallback, is a finding.",
+        ),
     ] = DEFAULTS.require_own
 
 

@@ -62,13 +62,13 @@ def assert_norm_close(
     Parameters
     ----------
     actual : y; or (y, mean, rstd) in the operator's order, shorter or with None for what is not compared; or a mapping
-        by name, as {"y": y, "rstd": rstd}. Statistics may have any shape of their size.
+        by name, such as {"y": y, "rstd": rstd}. Statistics may have any shape of their size.
     op : "layernorm", "rmsnorm", "groupnorm", "batchnorm", "add_rmsnorm", … (`verify-norm list`), or your own
         (`verify_norm.operator`).
     tensors : the inputs in the operator's order (`verify-norm show rmsnorm_fwd`): x, weight, bias; a residual is the
         second of "add_rmsnorm", or given by name. All may be given by name. None is a weight or bias that is not there.
     eps : what the kernel adds to the variance; of your own operator, its eps if it has one.
-    contract : what the kernel promises, as "llama" or "xhat=x,expanded=true" (`verify-norm show contracts`), or a
+    contract : what the kernel promises, such as "llama" or "xhat=x,expanded=true" (`verify-norm show contracts`), or a
         Contract. The default is strict.
     check_dtype : whether a result of another type than promised is wrong; if False, its values alone are judged.
     activation : "silu" or "gelu" behind "groupnorm".

@@ -229,7 +229,7 @@ def outputs(actual: Any, op: Op) -> dict[str, Values | None]:
 
 
 def _flat(actual: Any) -> Iterable[Any]:
-    """Yield the members of nested tuples and lists, as of (y, (mean, rstd))."""
+    """Yield the members of nested tuples and lists, for example of (y, (mean, rstd))."""
     if not isinstance(actual, (tuple, list)):
         yield actual
         return

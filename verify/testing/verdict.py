@@ -112,7 +112,7 @@ def _wrong(
                 f"{output.got[index]:.6g}; {int(hidden.sum())} elements are wrong"
             )
     if output.got.size and not looked.any():
-        yield f"{name}: nothing was compared: no element has a finite bound, as where a sum in float32 may overflow"
+        yield f"{name}: nothing was compared: no element has a finite bound; for example a sum in float32 may overflow"
 
 
 def _passes_on(call: Call, name: str) -> bool | None:

@@ -130,7 +130,7 @@ def run_each(
 ) -> Iterator[tuple[Settings, Outcome]]:
     """Yield the settings and the outcome of each task as it ends; all tasks have one kind of device.
 
-    When the caller stops, as after Ctrl-C, the workers are ended.
+    When the caller stops, for example after Ctrl-C, the workers are ended.
     """
     started, others = time.perf_counter(), active_children()
     workers = jobs or os.cpu_count()

@@ -87,7 +87,7 @@ def _centred(statistics: Statistics, times: float, p: int, shown: str) -> Statem
         more = f"at 2^20 σ the error is {exact.max():.1e}, less than the rounding of the mean explains"
         return undecided("variance", f"{shown}; {more}: shifted, or centred about a wider mean")
     more = f"at 2^20 σ the error is {exact.max():.1e}, and {two.max():.1e} from the variance about the rounded mean"
-    return Statement("variance", "welford", f"{shown}; {more}, as after updates and merges", 0.8)
+    return Statement("variance", "welford", f"{shown}; {more}, for example after updates and merges", 0.8)
 
 
 def _shifted(statistics: Statistics) -> bool:

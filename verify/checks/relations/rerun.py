@@ -137,7 +137,7 @@ def lasting(words: Collection[str], again: Callable[[], Run]) -> tuple[str, ...]
 def on_rows(run: Run, index: NDArray[np.intp]) -> Run | None:
     """Run the kernel on these rows of the case alone, in this order; None where it does not take so many.
 
-    Rows may repeat, as in `np.arange(4096) % count`: a batch of any size needs neither more data nor another truth.
+    Rows may repeat, as in `np.arange(4096) % count`: a batch of any size needs no more data and no other truth.
     """
     spec = replace(run.case.spec, shape=(len(index), *run.case.spec.shape[1:]))
     return None if run.kernel.refuses(spec) is not None else rerun(run, taken(run.case, index), spec=spec)

@@ -197,6 +197,7 @@ def gradient_apart(
     c1 = np.abs(p.c1) * (1.0 + s.z.factor) + s.z.shift * c2
     terms = s.norm.rstd * (1.0 + s.z.factor) * (np.abs(p.g) + c2 + s.largest * c1)
     delta = rounding.projection_error(largest, replace(p, c1=c1, dx=terms), common, a, lost=lost)
+    delta = delta + rounding.coefficient_error(largest, dy, s.z, a, lost=lost)
     if passed is None:
         return delta
     return delta + addition_error(s.norm, terms + delta, passed.reshape(delta.shape), a)
@@ -245,7 +246,8 @@ def sum_error(
     a c1, no longer excuses all elements.
     """
     n, a, z, total = s.norm, s.arithmetic, s.z, s.row_sum
-    p = n.gradient(dy.reshape(n.view.shape))
+    dy = dy.reshape(n.view.shape)
+    p = n.gradient(dy)
     d, u = rounding.means_error(n, p, z, a, lost), a.u
     c2 = np.zeros_like(p.c1) if p.c2 is None else np.abs(p.c2)
     most = np.abs(p.c1) + d.dc1
@@ -255,6 +257,7 @@ def sum_error(
     row = (1.0 + z.factor) * (1.0 + a.gamma(DIVISION))
     bound = (row - 1.0) * np.abs(total(phi * p.dx)) + n.rstd * row * (inner + total(np.abs(phi) * e))
     bound = bound + a.gamma(2) * total(np.abs(phi) * (np.abs(p.dx) + delta)) + 2 * n.view.count * a.tiny
+    bound = bound + total(np.abs(phi) * rounding.coefficient_error(n, dy, z, a, lost=lost))
     if passed is not None:
         terms = n.rstd * (d.size + c2 + np.abs(n.xhat * p.c1)) + delta
         bound = bound + total(np.abs(phi) * addition_error(n, terms, passed, a))

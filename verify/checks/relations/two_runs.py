@@ -52,8 +52,8 @@ def differences(first: Run, second: Run, names: tuple[str, str]) -> Iterator[Dif
 def beyond(first: Run, second: Run, names: tuple[str, str]) -> Iterator[Difference]:
     """Yield where two runs of one case differ and the second, of known truth, is beyond its bound, but not the first.
 
-    Bits alone may differ: torch takes another path for a gradient of another layout, as where y is a view. A type or a
-    shape may not.
+    Bits alone may differ: torch takes another path for a gradient of another layout, for example if y is a view. A
+    type or a shape may not.
     """
     for difference in differences(first, second, names):
         outputs = (run.outputs.get(difference.output or "") for run in (first, second))

@@ -66,8 +66,8 @@ def batched(function: Function, *, of: Collection[str] | None) -> Function:
 
     The tensors with these names have a batch in their first dimension, or in the second one where the first has as many
     elements as the batch has samples: a rule that takes one for the other would raise elsewhere. None: every tensor has
-    one, in the last. Other samples have other values, which need no gradient: NaN there, as of a negative variance,
-    would be in that of the call's sample.
+    one, in the last. Other samples have other values, which need no gradient: NaN there, for example of a negative
+    variance, would be in that of the call's sample.
     """
 
     @wraps(function)

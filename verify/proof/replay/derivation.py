@@ -19,7 +19,7 @@ class Value(NamedTuple):
     """A value of programs: numbers, or elements of the field, −1 where they are garbage.
 
     The label says what a float is, with "~" if it is rounded, "0" for zeros and "?" for what no step makes; or of a
-    pointer, as "&3", the buffer. The depth is that of a float's sum.
+    pointer, such as "&3", the buffer. The depth is that of a float's sum.
     """
 
     v: Any

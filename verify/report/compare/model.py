@@ -51,7 +51,7 @@ class Change:
     Parameters
     ----------
     kind : "finding", "coverage", "errors", "contract", "ladder" or "fingerprint".
-    what : the subject, as "y float16 rounded correctly".
+    what : the subject, such as "y float16 rounded correctly".
     old, new : in words or numbers.
     why : the reason or the limit; "" where none is needed.
     replay : the command that runs the case of a finding again.

@@ -45,7 +45,7 @@ def missing() -> str | None:
 
 
 def pages(*documents: Document, title: str = "") -> str:
-    """Return one page of several reports or audits, as of a forward and a backward, one after the other.
+    """Return one page of several reports or audits, for example of a forward and a backward, one after the other.
 
     Parameters
     ----------

@@ -70,7 +70,7 @@ def _call(semantic: Any, function: Any, *operands: Any, **_: Any) -> Any:
 
 
 def _elementwise(self: Any, library: str, path: str, symbol: str, operands: Any, kind: Any, pure: bool) -> Any:
-    """Compute the function of libdevice with this symbol, as __nv_tanhf."""
+    """Compute the function of libdevice with this symbol, such as __nv_tanhf."""
     from triton.runtime.interpreter import TensorHandle
 
     name, form = symbol.removeprefix("__nv_"), self.get_null_value(kind.scalar).data.dtype

@@ -17,8 +17,8 @@ FIELDS = {"handle", "numel", "type", "dtype", "shape"}  # attributes of Triton's
 def patch_once(interpreter: Any, tl: Any) -> None:
     """Patch Triton's language at the first call of a function in a grid, not at every call.
 
-    At every call of a @jit function, as tl.sum, Triton searches four modules for functions to replace by interpreted
-    ones, and finds them replaced.
+    At every call of a @jit function, such as tl.sum, Triton searches four modules for functions to replace by
+    interpreted ones, and finds them replaced.
     """
     grid, patch = interpreter.GridExecutor.__call__, interpreter._patch_lang
     semantic = getattr(interpreter, "interpreter_semantic", None)

@@ -40,7 +40,7 @@ DECIDED = {
 }
 TIED = ("", "follows", "needs", "untold")
 LARGE = 2**20  # elements of a weight whose shape a kernel decides
-NAME_IT = "name it by its file or module, as path/file.py:fn: this process must not import it"
+NAME_IT = "name it by its file or module, such as path/file.py:fn: this process must not import it"
 
 
 def load_untrusted(

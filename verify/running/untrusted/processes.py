@@ -166,7 +166,7 @@ class Worker:
 
 
 def constants(bind: str) -> list[str]:
-    """Return the texts that a --bind gives to arguments, as the file of a submission."""
+    """Return the texts that a --bind gives to arguments, such as the file of a submission."""
     return [value for value in parse(bind).constants.values() if isinstance(value, str)]
 
 

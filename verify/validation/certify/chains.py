@@ -1,4 +1,4 @@
-"""Certifies what has neither jvp nor double backward, as every chain: values and gradients to fifty digits.
+"""Certifies what has neither jvp nor double backward, such as every chain: values and gradients to fifty digits.
 
 The operator is written out once more on mpmath's numbers, element by element, with none of the references' lines. A
 gradient is checked along random directions v of each input: ⟨dp, v⟩ is the change of ⟨dy, y⟩ + ⟨dresidual_out,
