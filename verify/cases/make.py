@@ -107,7 +107,8 @@ def build(
             if tensor.role == "saved" and (own or (layout in SHARED and (values != values.flat[:1]).any())):
                 layout = "contiguous"
             wanted[tensor.name] = values, dtype, layout
-    tensors |= placement.place_all(wanted, poison, device)
+    together = geometry.chunks(spec, op, [argument for _, argument in overwritten(contract)])
+    tensors |= placement.place_all(wanted, poison, device, together or ())
     if two:
         tensors[two] = tensors[one]
     expected = truths(spec, op, contract, exact) if truth else {}
