@@ -136,14 +136,14 @@ def test_two_inputs_that_are_one_tensor():
 @pytest.mark.parametrize(
     ("op", "pair"),
     [
-        ("add_rmsnorm_fwd", "x|residual"),
-        ("gated_rmsnorm_bwd", "x|gate"),
-        ("modulate_rmsnorm_fwd", "scale|shift"),
-        ("qk_norm_rope_fwd", "cos|sin"),
+        ("add_rmsnorm_fwd", "x+residual"),
+        ("gated_rmsnorm_bwd", "x+gate"),
+        ("modulate_rmsnorm_fwd", "scale+shift"),
+        ("qk_norm_rope_fwd", "cos+sin"),
     ],
 )
 def test_two_inputs_that_are_chunks_of_one_tensor(op, pair):
-    one, two = pair.split("|")
+    one, two = pair.split("+")
     spec = geometry.aliased(CaseSpec((3, 2, 16), alias=pair), OPS[op])
     case = make.case(spec, OPS[op], Contract())
     first, second = case.arguments[one], case.arguments[two]

@@ -211,7 +211,7 @@ WRONG = [  # a kernel, its operator, the case, what is off in it, and the case w
     (
         packed,
         "gated_rmsnorm_fwd",
-        {"alias": "x|gate", "shape": (4, 16), "x_layout": "row_strided", "gate_layout": "row_strided"},
+        {"alias": "x+gate", "shape": (4, 16), "x_layout": "row_strided", "gate_layout": "row_strided"},
         "y",
         {"alias": ""},
     ),

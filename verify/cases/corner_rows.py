@@ -201,16 +201,12 @@ MANY_ROWS: tuple[Row, ...] = (  # long sums of dweight and dbias, in every type
     *(((1031 + turn, 20), {"dy_layout": "scalar"}) for turn in range(3)),
 )
 _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
-    *((16384, (3, 4, 5)), (1, (131072, 131073, 131074)), (65537, (2, 3, 4)), (8193, (17, 18, 19)), (45055, (5, 6, 7))),
-    *(
-        (2, (65536, 28672, 81920)),
-        (2, (49152, 36864, 53248)),
-        (3, (20480, 24576, 22528)),
-        (4099, (64, 31, 32)),
-        (1031, (128, 61, 62)),
-    ),  # lengths of models and of heads
+    (16384, (3, 4, 5)),
+    (1, (200003, 600011, 300007)),  # an image that is normalized as a whole
+    *((262147, (2, 1, 3)), (8193, (17, 18, 19)), (45055, (5, 6, 7))),
+    *((2, (65536, 20480, 49152)), (3, (36864, 81920, 24576))),  # lengths of models, between any two powers of two
+    *((4099, (64, 31, 32)), (1031, (128, 61, 62))),  # of heads
     (40, (12288, 9216, 10240)),  # more than a few long rows
-    *((1, (600011, 300007, 1050011)), (262147, (2, 1, 3))),  # an image normalized as a whole, heads of all tokens
 )
 _WHOLE: tuple[tuple[Row, ...], ...] = (  # whole tiles, as a model has
     (((512, 1024), {"weight_dtype": "float32"}), ((256, 768), {"weight_dtype": "float32"}), ((256, 1024), {})),
@@ -224,7 +220,6 @@ WIDE_ROWS: tuple[Row, ...] = (  # thresholds of rows, of lengths and of elements
         for more, whole in enumerate(_WHOLE)
         for line in (*(((rows + more, lengths[more]), {}) for rows, lengths in _SIDES), *whole)
     ),
-    ((4097, 257), {}),  # more than 2^20 elements
     *(((2096 + more, 8), {"weight_dtype": "float32"}) for more in range(3)),  # a large rest, whatever the tile
     *(((12, 1370 + more, 8), {}) for more in range(3)),  # long samples: a division by their length rounds
     *(((1, 4099 + more, 2, 4), {}) for more in range(3)),  # heads of more tokens than a table has positions

@@ -76,14 +76,14 @@ def aliases(op: Op) -> tuple[Alias, ...]:
 
     >>> from verify_norm.core.ops import OPS
     >>> aliases(OPS["layernorm_bwd"]), aliases(OPS["add_rmsnorm_fwd"])
-    (('weight:bias', 'x:dy'), ('x:residual', 'x|residual'))
+    (('weight:bias', 'x:dy'), ('x:residual', 'x+residual'))
     """
     kinds = {t.name: (t.extent, t.dtype, t.positive) for t in op.inputs}  # a user's own operator may have others
 
     def alike(one: str, two: str) -> bool:
         return one in kinds and kinds[one] == kinds.get(two)
 
-    return tuple(pair for pair in ALIASES if alike(*pair.replace("|", ":").split(":")))
+    return tuple(pair for pair in ALIASES if alike(*pair.replace("+", ":").split(":")))
 
 
 def one_tensor(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, str] | None:
@@ -96,7 +96,7 @@ def chunks(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, st
 
     A row is whole vectors, so that no chunk begins at a misaligned address.
     """
-    pair = _pair(spec, op, "|", written)
+    pair = _pair(spec, op, "+", written)
     tensors = [tensor for tensor in op.inputs if tensor.name in (pair or ())]
     placed = [layout_of(spec, t.name) == CHUNKED and shape_of(t, spec, op)[-1] % VECTOR == 0 for t in tensors]
     return pair if all(placed) else None
@@ -113,10 +113,10 @@ def _pair(spec: CaseSpec, op: Op, mark: str, written: Iterable[str]) -> tuple[st
 
 def aliased(spec: CaseSpec, op: Op) -> CaseSpec:
     """Return the spec, with one layout for two inputs that are one tensor, and that of chunks for chunks."""
-    pair = one_tensor(spec, op) or _pair(spec, op, "|", ())
+    pair = one_tensor(spec, op) or _pair(spec, op, "+", ())
     if pair is None:
         return spec
-    layout = CHUNKED if "|" in spec.alias else layout_of(spec, pair[0])
+    layout = CHUNKED if "+" in spec.alias else layout_of(spec, pair[0])
     return replace(spec, **{layout_field(name): layout for name in pair})  # type: ignore[arg-type]
 
 
