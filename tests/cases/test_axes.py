@@ -8,6 +8,7 @@ from verify_norm.cases.axes import HIDING, axes, layouts
 from verify_norm.cases.corners import scaled
 from verify_norm.cases.sizes import classes, shaped
 from verify_norm.core import ways
+from verify_norm.core.geometry import aliased
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 
@@ -24,7 +25,8 @@ AXES = {
     "partial_rmsnorm_fwd": f"{ROWS}, weight_offset, {DATA}, variance_size, x_layout, weight_layout",
     "dropout_add_rmsnorm_bwd": f"{ROWS}, dresidual_out, weight_offset, {OF_DY}, dropout_p, dy_layout, "
     "dresidual_out_layout, residual_out_layout, mask_layout, weight_layout, alias",
-    "qk_norm_rope_fwd": f"{ROWS}, weight_offset, {DATA}, rotary, x_layout, weight_layout, cos_layout, sin_layout",
+    "qk_norm_rope_fwd": f"{ROWS}, weight_offset, {DATA}, rotary, x_layout, weight_layout, cos_layout, sin_layout"
+    ", alias",
     "modulate_rmsnorm_fwd": f"{ROWS}, weight_offset, {DATA}, modulation, x_layout, weight_layout, scale_layout, "
     "shift_layout, alias",
     "rmsnorm_fp8_fwd": f"{ROWS}, weight_offset, {DATA}, scale, x_layout, weight_layout",
@@ -76,7 +78,7 @@ def test_a_case_reads_as_the_value_that_it_was_made_with(op):
                 if isinstance(way, dict):
                     spec = replace(usual(OPS[op]), **({"special": "nan"} if axis.name.startswith("special_") else {}))
                     fields = {field: of for field, of in scaled(way, "float16").items() if field in way}
-                    assert axis.read(replace(spec, **fields)) == value
+                    assert axis.read(aliased(replace(spec, **fields), OPS[op])) == value
 
 
 @pytest.mark.parametrize("op", AXES)
@@ -106,9 +108,9 @@ def test_shapes_have_every_rank(op, which, values):
     assert [ranks.read(CaseSpec(shape)) for shape in values.values()] == list(ranks.ways)
 
 
-def test_one_or_two_dimensions_are_normalized():
+def test_one_to_three_dimensions_are_normalized():
     ranks = axis("rmsnorm_fwd", "normalized dimensions")
-    assert dict(ranks.ways) == {"1 normalized dimensions": [1], "2 normalized dimensions": [2]}
+    assert dict(ranks.ways) == {f"{n} normalized dimensions": [n] for n in (1, 2, 3)}
     assert ranks.read(CaseSpec((2, 3, 4), normalized_ndim=2)) == "2 normalized dimensions"
     leading = axis("rmsnorm_fwd", "leading dimensions")
     assert leading.read(CaseSpec((2, 3, 4), normalized_ndim=2)) == "1 leading dimensions"

@@ -362,6 +362,21 @@ def test_every_type_has_more_than_64_heads_of_several_tokens_whole_and_in_part()
     assert {96, 128} < sizes
 
 
+@pytest.mark.parametrize("op", ["layernorm_bwd", "gated_rmsnorm_fwd"])
+def test_wide_rows_have_lengths_between_any_two_powers_of_two(op):
+    """A kernel's block is the next power, and may have a path of its own."""
+    table = corners.wide(OPS[op], DTYPES)
+    for power in range(13, 20):
+        found = {spec.dtype for spec in table if 2**power < geometry.row_length(spec, OPS[op]) < 2 ** (power + 1)}
+        assert found, power
+    assert {spec.dtype for spec in table if spec.shape[0] > 2**18} == set(DTYPES)
+
+
+@pytest.mark.parametrize("op", ["groupnorm_fwd", "batchnorm_bwd"])
+def test_a_group_and_a_channel_have_more_than_a_million_values(op):
+    assert any(geometry.row_length(spec, OPS[op]) > 2**20 for spec in corners.wide(OPS[op], DTYPES))
+
+
 @pytest.mark.parametrize("op", ["groupnorm_fwd", "groupnorm_bwd"])
 def test_wide_groups_of_many_positions_are_in_either_layout_in_every_type(op):
     """As diffusion models have them: kernels take another path in channels_last, by the channels of a group."""

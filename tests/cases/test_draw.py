@@ -244,17 +244,23 @@ def test_weights_are_away_from_one_and_zero():
 
 
 def test_weights_are_of_all_magnitudes_where_the_case_says():
-    """By 21 powers of two, with what a modulation adds; other values are of about 1."""
-    wide, usual = (made("modulate_layernorm_fwd", shape=(400, 3), weight_data=data) for data in ("wide", "random"))
+    """By 41 powers of two, with what a modulation adds; other values are of about 1."""
+    wide, usual = (made("modulate_layernorm_fwd", shape=(900, 3), weight_data=data) for data in ("wide", "random"))
     for name in ("scale", "shift"):
         ratio = wide.exact[name][usual.exact[name] != 0] / usual.exact[name][usual.exact[name] != 0]
-        assert set(np.log2(ratio)) == set(range(-10, 11)), name
+        assert set(np.log2(ratio)) == set(range(-20, 21)), name
     wide, usual = (
-        made("layernorm_fwd", shape=(2, 20, 20), normalized_ndim=2, weight_data=data) for data in ("wide", "random")
+        made("layernorm_fwd", shape=(2, 30, 30), normalized_ndim=2, weight_data=data) for data in ("wide", "random")
     )
     for name in ("weight", "bias"):
-        assert set(np.log2(wide.exact[name] / usual.exact[name]).flat) == set(range(-10, 11)), name
+        assert set(np.log2(wide.exact[name] / usual.exact[name]).flat) == set(range(-20, 21)), name
         assert 0.5 < np.median(np.abs(usual.exact[name])) < 1.4
+
+
+@pytest.mark.parametrize("fields", [{"dtype": "float16"}, {"weight_dtype": "float16"}])
+def test_weights_beside_float16_do_not_overflow_it(fields):
+    wide, usual = (made("rmsnorm_fwd", shape=(2, 900), weight_data=data, **fields) for data in ("wide", "random"))
+    assert set(np.log2(wide.exact["weight"] / usual.exact["weight"]).flat) == set(range(-10, 11))
 
 
 @pytest.mark.parametrize("weight_data", WEIGHTS)

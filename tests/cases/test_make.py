@@ -9,6 +9,7 @@ import torch
 
 from verify_norm.cases import contents, make
 from verify_norm.cases.device_array import DeviceArray, in_memory
+from verify_norm.core import layouts
 from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
@@ -131,6 +132,36 @@ def test_two_inputs_that_are_one_tensor():
             assert written.arguments[one] is not written.arguments[two]
     assert made(alias="weight:bias", bias=False).arguments["bias"] is None
     assert made(alias="x:dy", special="nan").arguments["dy"].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("op", "pair"),
+    [
+        ("add_rmsnorm_fwd", "x+residual"),
+        ("gated_rmsnorm_bwd", "x+gate"),
+        ("modulate_rmsnorm_fwd", "scale+shift"),
+        ("qk_norm_rope_fwd", "cos+sin"),
+    ],
+)
+def test_two_inputs_that_are_chunks_of_one_tensor(op, pair):
+    one, two = pair.split("+")
+    spec = layouts.aliased(CaseSpec((3, 2, 16), alias=pair), OPS[op])
+    case = make.case(spec, OPS[op], Contract())
+    first, second = case.arguments[one], case.arguments[two]
+    whole = torch.from_numpy(np.concatenate([case.exact[one], case.exact[two]], -1))
+    for part, wanted in zip((first, second), whole.chunk(2, -1), strict=True):
+        assert part.stride() == wanted.stride()
+        assert torch.equal(part.double(), wanted)
+    assert second.data_ptr() - first.data_ptr() == first.shape[-1] * first.element_size()
+    odd = replace(spec, shape=(3, 2, 15))
+    written = make.case(spec, OPS[op], Contract(inplace=(f"y:{two}",)))
+    for other in (
+        written,
+        make.case(replace(spec, alias=""), OPS[op], Contract()),
+        make.case(odd, OPS[op], Contract()),
+    ):
+        parts = [other.arguments[name].untyped_storage().data_ptr() for name in (one, two)]
+        assert parts[0] != parts[1]
 
 
 def test_saved_statistics_have_strides():

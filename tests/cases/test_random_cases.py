@@ -202,7 +202,7 @@ def test_layouts_are_contiguous_in_half_of_the_cases_and_often_alike():
     assert {spec.x_layout for spec in alike} - {spec.weight_layout for spec in some}  # weights have others
     transposed = [spec for spec in some if spec.bias_layout == "transposed"]
     assert transposed
-    assert {spec.normalized_ndim for spec in transposed} == {2}
+    assert min(spec.normalized_ndim for spec in transposed) == 2
 
 
 def test_rows_of_a_modulation_are_also_the_tokens_of_one_sample():

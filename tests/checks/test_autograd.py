@@ -292,10 +292,21 @@ class Growing(Once):
         return dx * ctx.runs, dw, None
 
 
+class Kept(Once):
+    """Its context keeps the gradients of the first backward for all others."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        ctx.kept = getattr(ctx, "kept", None) or gradients(dy, *ctx.saved_tensors)
+        return *ctx.kept, None
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
         (InPlace, "second backward"),
+        (Kept, "second backward"),
         (Growing, "second backward"),
         (Released, "it fails"),
         (Accumulating, "writes weight.grad"),

@@ -125,6 +125,13 @@ def gate_once(x, gate, weight, eps, normalized_shape, weight_offset):
     return z * (torch.sigmoid(gate) if gate is x else torch.nn.functional.silu(gate)), rstd
 
 
+def packed(x, gate, weight, eps, normalized_shape, weight_offset):
+    if gate.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
+        x, gate = gate, x  # as where the gate came first
+    z, rstd = rmsnorm()(x.float(), weight, eps, normalized_shape, weight_offset)
+    return z * torch.nn.functional.silu(gate), rstd
+
+
 def unshifted(x, scale, shift, weight, eps, normalized_shape, weight_offset):
     z, rstd = rmsnorm()(x, weight, eps, normalized_shape, weight_offset)
     return z * (1 + scale) + (0 if shift is scale else shift), rstd
@@ -201,6 +208,13 @@ WRONG = [  # a kernel, its operator, the case, what is off in it, and the case w
     (small_weights_flushed, "layernorm_fwd", {"weight_data": "wide"}, "y", {"weight_data": "random"}),
     (overflowing_silu, "rmsnorm_silu_fwd", {"weight_data": "wide"}, "y", {"weight_data": "random"}),
     (gate_once, "gated_rmsnorm_fwd", {"alias": "x:gate"}, "y", {"alias": ""}),
+    (
+        packed,
+        "gated_rmsnorm_fwd",
+        {"alias": "x+gate", "shape": (4, 16), "x_layout": "row_strided", "gate_layout": "row_strided"},
+        "y",
+        {"alias": ""},
+    ),
     (unshifted, "modulate_rmsnorm_fwd", TOKENS | {"alias": "scale:shift"}, "y", {"alias": ""}),
     (an_offset_of_one, "rmsnorm_fwd", {"weight_offset": 0.5}, "y", {"weight_offset": 1.0}),
     (a_power_of_ten, "layernorm_fwd", {"eps": 1.5e-5, "log2_scale": -8}, "y", {"eps": 1e-5}),

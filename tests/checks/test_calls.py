@@ -154,6 +154,19 @@ def test_a_converted_bias_kept_by_its_sum():
     assert any("of bias were swapped" in message for message in found)
 
 
+def test_a_converted_bias_kept_in_inference_alone():
+    """What is looked at in inference is compared with the truth too."""
+    kept = {}
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        held = bias if torch.is_grad_enabled() else kept.setdefault(bias.double().sum().item(), bias.clone())
+        return right(x, weight, held, eps, normalized_shape)
+
+    spec = replace(ROWS, variant=1)
+    assert "of bias were swapped" in said(layernorm_fwd, "values", replace(spec, dtype="bfloat16"), True)["y"]
+    assert said(layernorm_fwd, "values", replace(spec, dtype="bfloat16")) == {}
+
+
 def test_a_result_kept_by_the_version_of_its_inputs():
     """What writes through .data, as what a kernel writes, counts no version."""
     run = keyed_by(lambda x, w: (id(x), x._version, id(w), w._version), whole=False)

@@ -631,6 +631,41 @@ def test_gradients_of_a_forward_in_a_mode(way):
     assert all(said(kernel, mode) == {} for mode in DIFFERENTIABLE)
 
 
+SETTINGS = {
+    "with deterministic algorithms": torch.are_deterministic_algorithms_enabled,
+    "with other numbers of threads of torch": lambda: torch.get_num_threads() > 1,
+    "with float64 as torch's default type": lambda: torch.get_default_dtype() == torch.float64,
+    "with float32 matrix products of precision high": lambda: torch.get_float32_matmul_precision() == "high",
+}
+
+
+class Watched(torch.autograd.Function):
+    """x, whose gradient is wrong where a setting of the process holds in its backward."""
+
+    @staticmethod
+    def forward(ctx, x, holds):
+        ctx.holds = holds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy * (0.5 if ctx.holds() else 1.0), None
+
+
+@pytest.mark.parametrize("way", SETTINGS)
+def test_a_setting_of_the_process_holds_in_a_backward_by_autograd(way):
+    def layernorm(x, weight, bias, eps, normalized_shape):
+        x = Watched.apply(x, SETTINGS[way] if wrong else bool)
+        return torch.nn.functional.layer_norm(x, normalized_shape, weight, bias, eps)
+
+    *_, kernel = load_directions(layernorm, "layernorm", contract=Contract(expanded=True, summation="sequential"))
+    with surroundings.holding("torch.get_num_threads()", 1):
+        wrong = True
+        assert set(said(kernel, way)) == {"dx"}
+        wrong = False
+        assert said(kernel, way) == {}
+
+
 def test_numbers_of_threads_take_turns():
     seen = set()
     with surroundings.holding("torch.get_num_threads()", 1):  # as usual, a number that is not tried

@@ -25,7 +25,7 @@ from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import ROTARY, shape_of
-from verify_norm.core.layouts import aliases, layout_of, layouts_drawn, one_tensor
+from verify_norm.core.layouts import aliases, chunks, layout_of, layouts_drawn, one_tensor
 from verify_norm.core.op import Op, Tensor
 from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
 from verify_norm.core.specials import specials
@@ -136,7 +136,7 @@ def _shape(op: Op) -> list[Axis]:
     of_sizes = [axis(place, numbers) for place, numbers in enumerate(classes(op))]
     if op.view == "rows":
         leading = dimensions("leading", (0, 1, 2, 3), lambda spec: len(spec.shape) - spec.normalized_ndim)
-        return [*of_sizes, leading, dimensions("normalized", (1, 2), lambda spec: spec.normalized_ndim)]
+        return [*of_sizes, leading, dimensions("normalized", (1, 2, 3), lambda spec: spec.normalized_ndim)]
     return [
         *of_sizes,
         dimensions("leading", (2,), lambda spec: 2),
@@ -245,7 +245,7 @@ def _memory(op: Op) -> list[Axis]:
     choices = {"inputs apart": [{"alias": ""}]} | {f"one tensor {pair}": [{"alias": pair}] for pair in aliases(op)}
 
     def read(spec: CaseSpec) -> str:
-        return "inputs apart" if one_tensor(spec, op) is None else f"one tensor {spec.alias}"
+        return f"one tensor {spec.alias}" if one_tensor(spec, op) or chunks(spec, op) else "inputs apart"
 
     beside = ("dtype", *(c.of_what for c in classes(op)))
     return made if len(choices) == 1 else [*made, Axis("alias", choices, read, of_memory=True, beside=beside)]

@@ -46,7 +46,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((2, 6, 9), {"weight_data": "one", **SEQUENCE}),
         ((1, 6, 9), LOOSE),
         ((3, 6, 5, 8), INNER),  # a part of an image
-        ((3, 6, 5, 4), {"x_layout": "swapped", "dy_layout": "swapped_last"}),
+        ((3, 6, 5, 6), {"x_layout": "swapped", "dy_layout": "swapped_last"}),  # as many columns as channels
         ((3, 6, 5, 4), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
     ),
     "layouts of dy": (
@@ -143,4 +143,5 @@ WIDE_CHANNELS: tuple[Row, ...] = (  # many samples, many positions, many channel
     *(((1 + more, 4, 91, 91), LAST) for more in range(3)),
     *(((samples + more, *rest), {}) for more in range(3) for samples, *rest in _PLANES),
     ((2, 64, 182, 181), {}),  # several blocks for each of many channels
+    ((17, 1, 256, 257), {}),  # more than 2^20 values of one channel
 )

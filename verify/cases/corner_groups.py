@@ -51,7 +51,7 @@ GROUP_CORNERS: Topics = {
         ((2, 6, 5, 4), {"num_groups": 3, "weight_data": "some_one", **SLICE}),
         ((2, 6, 9), {"num_groups": 3, "weight_data": "one", **SEQUENCE}),
         ((1, 6, 9), {"num_groups": 3, **LOOSE}),
-        ((2, 6, 5, 4), {"num_groups": 3, "x_layout": "swapped"}),  # channels first
+        ((2, 6, 5, 6), {"num_groups": 3, "x_layout": "swapped"}),  # channels first; as many columns as channels
         ((2, 6, 5, 8), {"num_groups": 3, **INNER}),  # a part of an image
         (
             (2, 6, 5, 4),
@@ -78,12 +78,12 @@ GROUP_CORNERS: Topics = {
         ((2, 6, 9), {"num_groups": 2, "bias": False}),
         ((2, 6, 9), {"num_groups": 2, "weight_data": "some_zero"}),  # groups of zero and other weights
         ((2, 6, 9), {"num_groups": 2, "weight": False}),
-        ((2, 6, 8), {"num_groups": 2, "alias": "weight:bias"}),
+        ((2, 8, 8), {"num_groups": 2, "alias": "weight:bias"}),  # as many positions as channels
         ((2, 6, 10), {"num_groups": 2, "weight_dtype": "bfloat16"}),  # of a float32 x
         # In each type: subnormal numbers of a narrow one are not all 0.
         ((2, 6, 11), {"num_groups": 2, "weight_data": "subnormal"}),
         ((2, 6, 12), {"num_groups": 2, "weight_data": "subnormal"}),
-        ((2, 6, 13), {"num_groups": 2, "weight_data": "subnormal", "dy_data": "one"}),
+        ((2, 6, 2, 1, 2, 3), {"num_groups": 2, "weight_data": "subnormal", "dy_data": "one"}),  # rank 6
     ),
     "groups": (
         ((1, 6, 5), {"num_groups": 1}),  # one group
@@ -179,6 +179,7 @@ WIDE_GROUPS: tuple[Row, ...] = (  # groups of many elements, many groups, many c
         for more in range(3)
         for samples, channels, height, width, groups in _BLOCKS
     ),
+    ((1, 2, 1030, 1030), {"num_groups": 2}),  # more than 2^20 values of a group
 )
 GPU_GROUP_CORNERS: tuple[Row, ...] = (  # groups of many programs; three of each, so that every type has its turn
     ((1, 160, 56, 56), {"num_groups": 16, **LAST}),  # a memory line holds parts of several groups

@@ -57,7 +57,7 @@ ROW_CORNERS: Topics = {
         ((4, 96), {"dy_layout": "scalar"}),  # the gradient of .sum()
         ((2, 77), {"dy_layout": "row_strided", "x_layout": "row_strided"}),
         ((9, 50), {"dy_layout": "expanded"}),
-        ((6, 37), {"alias": "x:dy"}),  # two inputs are one tensor
+        ((6, 64), {"alias": "x:dy"}),  # two inputs are one tensor
         ((2, 17), {"dy_layout": "far"}),
         ((2, 256), {"x_layout": "offset", "dy_layout": "offset"}),
         ((4, 13), {"dy_layout": "far"}),
@@ -74,7 +74,7 @@ ROW_CORNERS: Topics = {
         ((17, 61), {"bias": False}),
         ((4, 34), {"weight_data": "some_zero"}),  # a division of y by the weight fails
         ((17, 60), {"weight": False}),
-        ((5, 63), {"alias": "weight:bias"}),
+        ((5, 128), {"alias": "weight:bias"}),
         ((4, 20), {"weight_data": "zero", "weight_dtype": "float32", "bias": False}),
         ((3, 104), {"weight_layout": "every_other", "bias_layout": "offset", "weight_data": "wide"}),
         ((4, 36), {"weight_dtype": "bfloat16"}),  # of a float32 x
@@ -96,7 +96,7 @@ ROW_CORNERS: Topics = {
                 "bias_layout": "transposed",
             },
         ),
-        ((2, 1, 2, 2, 9), {"weight_data": "wide"}),
+        ((2, 2, 2, 1, 9), {"weight_data": "wide", "normalized_ndim": 4}),
         ((2, 3, 2, 12), LAST),
         (
             (6, 6, 6, 6),
@@ -105,7 +105,7 @@ ROW_CORNERS: Topics = {
         ((2, 5, 28), {**SEQUENCE, "weight_data": "one"}),
         ((2, 3, 41, 16), {**SLICE, "weight_data": "some_one"}),  # 41 · (1/41) is below 1 in float32
         ((3, 4, 2, 11), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
-        ((2, 3, 2, 2, 3, 12), {"x_layout": "sequence_slice", "dy_layout": "inner_slice"}),  # windows of an image
+        ((2, 3, 2, 1, 2, 3, 12), {"x_layout": "sequence_slice", "dy_layout": "inner_slice"}),  # windows of a video
         ((2, 112, 16), {}),  # more heads than a tile of 64 holds, of several tokens
         ((2, 96, 24), {}),
         ((3, 80, 16), {}),
@@ -201,8 +201,11 @@ MANY_ROWS: tuple[Row, ...] = (  # long sums of dweight and dbias, in every type
     *(((1031 + turn, 20), {"dy_layout": "scalar"}) for turn in range(3)),
 )
 _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
-    *((16384, (3, 4, 5)), (1, (131072, 131073, 131074)), (65537, (2, 3, 4)), (8193, (17, 18, 19)), (45055, (5, 6, 7))),
-    *((2, (65536, 28672, 12288)), (4099, (64, 31, 32)), (1031, (128, 61, 62))),  # lengths of models and of heads
+    (16384, (3, 4, 5)),
+    (1, (200003, 600011, 300007)),  # an image that is normalized as a whole
+    *((262147, (2, 1, 3)), (8193, (17, 18, 19)), (45055, (5, 6, 7))),
+    *((2, (65536, 20480, 49152)), (3, (36864, 81920, 24576))),  # lengths of models, between any two powers of two
+    *((4099, (64, 31, 32)), (1031, (128, 61, 62))),  # of heads
     (40, (12288, 9216, 10240)),  # more than a few long rows
 )
 _WHOLE: tuple[tuple[Row, ...], ...] = (  # whole tiles, as a model has
@@ -217,7 +220,6 @@ WIDE_ROWS: tuple[Row, ...] = (  # thresholds of rows, of lengths and of elements
         for more, whole in enumerate(_WHOLE)
         for line in (*(((rows + more, lengths[more]), {}) for rows, lengths in _SIDES), *whole)
     ),
-    ((4097, 257), {}),  # more than 2^20 elements
     *(((2096 + more, 8), {"weight_dtype": "float32"}) for more in range(3)),  # a large rest, whatever the tile
     *(((12, 1370 + more, 8), {}) for more in range(3)),  # long samples: a division by their length rounds
     *(((1, 4099 + more, 2, 4), {}) for more in range(3)),  # heads of more tokens than a table has positions

@@ -104,10 +104,14 @@ def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
 
 
 def _wide(spec: CaseSpec, values: Array, rng: Random) -> Array:
-    """Return the values, of all magnitudes where the case's weights are: a kernel may clamp, flush or overflow."""
+    """Return the values, of all magnitudes where the case's weights are: a kernel may clamp, flush or overflow.
+
+    Beside float16 none overflows; else some results are beyond float16's largest number.
+    """
     if spec.weight_data != "wide":
         return values
-    return values * np.exp2(rng.integers(-SPREAD // 2, SPREAD // 2 + 1, values.shape))
+    most = SPREAD // 2 if "float16" in (spec.dtype, spec.weight_dtype) else SPREAD
+    return values * np.exp2(rng.integers(-most, most + 1, values.shape))
 
 
 def _each_seventh(one: Any, values: Array, place: int = 3) -> Array:

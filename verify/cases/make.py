@@ -14,7 +14,7 @@ from verify_norm.core import geometry, ops, promises
 from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.known import overwritten
-from verify_norm.core.layouts import layout_field, layout_of, one_tensor
+from verify_norm.core.layouts import chunks, layout_field, layout_of, one_tensor
 from verify_norm.core.op import Op, Tensor
 from verify_norm.core.run import Case, Expected
 from verify_norm.core.spec import SHARED, CaseSpec
@@ -110,7 +110,8 @@ def build(
             if tensor.role == "saved" and (own or (layout in SHARED and (values != values.flat[:1]).any())):
                 layout = "contiguous"
             wanted[tensor.name] = values, dtype, layout
-    tensors |= placement.place_all(wanted, poison, device)
+    together = chunks(spec, op, [argument for _, argument in overwritten(contract)])
+    tensors |= placement.place_all(wanted, poison, device, together or ())
     if two:
         tensors[two] = tensors[one]
     expected = truths(spec, op, contract, exact) if truth else {}

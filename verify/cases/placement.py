@@ -2,7 +2,7 @@
 
 import mmap
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -15,11 +15,10 @@ from verify_norm.cases.device_array import apart
 from verify_norm.cases.gpu_memory import kept
 from verify_norm.cases.transfer import sent
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.layouts import memory_span
+from verify_norm.core.layouts import VECTOR, memory_span
 
 GAP = 3  # elements: an odd gap, in which rows lose their alignment
 WHOLE = 64  # elements: a gap in which they keep it
-VECTOR = 8  # elements: of 16 bytes in a type of 16 bits
 GUARD = 64  # elements on each side: more than one vector load, less than what would cost time
 BEYOND = 2**16  # elements: an offset that 16 bits do not hold
 # Elements beyond it where rows are whole vectors, by their length: half a vector in a type of 16 or 32 bits, or
@@ -197,8 +196,19 @@ def place(values: Any, dtype: str, layout: str, poison: float, device: str) -> t
     return storage.as_strided(values.shape, where.strides, where.offset)
 
 
-def place_all(wanted: Mapping[str, tuple[Any, str, str]], poison: float, device: str) -> dict[str, torch.Tensor]:
-    """Return `place` of the values, format and layout of each name; what NumPy makes goes to a GPU at once."""
+def place_all(
+    wanted: Mapping[str, tuple[Any, str, str]], poison: float, device: str, together: Sequence[str] = ()
+) -> dict[str, torch.Tensor]:
+    """Return `place` of the values, format and layout of each name; what NumPy makes goes to a GPU at once.
+
+    Two names that are `together` are the chunks of one contiguous tensor.
+    """
+    both = [wanted[name] for name in together]
+    if both and all(isinstance(values, np.ndarray) for values, *_ in both):
+        joined = np.concatenate([values for values, *_ in both], axis=-1), both[0][1], "contiguous"
+        rest = {name: one for name, one in wanted.items() if name not in together}
+        placed = place_all({**rest, together[0]: joined}, poison, device)
+        return placed | dict(zip(together, placed[together[0]].chunk(2, -1), strict=True))
     made = {
         name: place(*one, poison, "cpu")
         for name, one in wanted.items()

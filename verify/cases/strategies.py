@@ -200,9 +200,10 @@ def _row_shape(draw: st.DrawFn, elements: int, many: int) -> tuple[tuple[int, ..
     most = min(max(elements // length, 1), many)
     rows = draw(_size(tuple(m for m in _ROWS if m <= most), min(most, 70), most))
     normalized: tuple[int, ...] = (length,)
-    if draw(_among((False, False, True))):  # normalized_shape of two dimensions
-        first = draw(_among([k for k in (1, 2, 3, 4, 5) if length % k == 0]))
-        normalized = (first, length // first)
+    for _ in range(draw(_among((0,) * 12 + (1,) * 5 + (2,)))):  # normalized_shape of two or three dimensions
+        *outer, last = normalized
+        first = draw(_among([k for k in (1, 2, 3, 4, 5) if last % k == 0]))
+        normalized = (*outer, first, last // first)
     rank = draw(st.integers(0, 5 - len(normalized)))
     if rank == 0:
         return normalized, {"normalized_ndim": len(normalized)}

@@ -67,15 +67,15 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
 
 def _again(run: Run) -> Found:
-    """Yield what is wrong in a second backward over one graph, by `grad` and by `backward`."""
+    """Yield what is wrong in a second backward over one graph, whose dy is another one, by `grad` and by `backward`."""
 
     def second(graph: Graph, given: Mapping[str, Any]) -> Any:
-        return _first(graph, given)(lambda asks: graph.gradients(asks, retain_graph=True))
+        return graph.gradients(_after_another(graph, given), retain_graph=True)
 
     def accumulated(graph: Graph, given: Mapping[str, Any], zeros: bool) -> Any:
         for leaf in graph.leaves.values():
             leaf.grad = torch.zeros_like(leaf) if zeros else None  # some kernels add to what is there alone
-        then = _first(graph, given)
+        asks = _after_another(graph, given)
         written = [
             f"{name}.grad"
             for name, leaf in graph.leaves.items()
@@ -83,7 +83,7 @@ def _again(run: Run) -> Found:
         ]
         if written:
             raise ValueError(f"torch.autograd.grad writes {' and '.join(written)}, which belongs to the caller")
-        then(lambda asks: torch.autograd.backward([graph.outputs[n] for n in asks], list(asks.values())))
+        torch.autograd.backward([graph.outputs[n] for n in asks], list(asks.values()))
         return graph.named({name: leaf.grad for name, leaf in graph.leaves.items()})
 
     for ask, words in (
@@ -100,18 +100,11 @@ def _again(run: Run) -> Found:
             return
 
 
-def _first(graph: Graph, given: Mapping[str, Any]) -> Callable[[Callable[[dict[str, torch.Tensor]], Any]], Any]:
-    """Make a first backward; return what makes another with the same cotangents, which a contract may overwrite."""
+def _after_another(graph: Graph, given: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the cotangents, after a backward over the graph with other ones."""
     asks = graph.cotangents(given)
-    kept = {name: cotangent.clone() for name, cotangent in asks.items()}
-    graph.gradients(asks, retain_graph=True)
-
-    def then(ask: Callable[[dict[str, torch.Tensor]], Any]) -> Any:
-        for name, cotangent in asks.items():
-            contents.overwrite(cotangent, kept[name])
-        return ask(asks)
-
-    return then
+    graph.gradients({name: 1 - 2 * cotangent for name, cotangent in asks.items()}, retain_graph=True)
+    return asks
 
 
 def _data_overwritten(run: Run) -> Found:

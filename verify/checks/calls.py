@@ -79,9 +79,8 @@ def _inferring(run: Run) -> Run:
     function = torch.no_grad()(run.kernel.run)
     if run.case.op.view != "channels":  # BatchNorm evaluates something else
         function = module_calls.evaluating()(function)
-    other = alone(replace(run, kernel=replace(run.kernel, run=function)), {})
-    other = replace(other, kernel=replace(run.kernel, run=function))
-    return run if any(differences(run, other, ("", ""))) else other
+    other = replace(run, kernel=replace(run.kernel, run=function))  # with the ratios of the usual outputs
+    return run if any(differences(run, alone(other, {}), ("", ""))) else other
 
 
 def _others(run: Run) -> Exact:

@@ -85,6 +85,7 @@ INSIDE = Mode(ways.INSIDE, lambda function, device: _requiring(ways.LEAVES, True
 OF_LEAVES = (UNRECORDED, UNTRAINED, INSIDE)
 REFUSABLE = (*OF_VMAP, WIDER)  # where what raises is refused
 WITHIN = (COMPILED, DETERMINISTIC, THREADED, LOWERED, *REFUSABLE)  # where a kernel may choose another order of its sums
+LASTING = (DETERMINISTIC, THREADED, WIDER, LOWERED)  # settings of a process, which hold in a backward by autograd too
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
 MODES = {
     mode.words: mode
@@ -216,9 +217,9 @@ def _requiring(names: Collection[str], recorded: bool, function: Function) -> Fu
 
 
 def in_mode(mode: Mode, run: Run) -> Kernel:
-    """Return the kernel in a mode; where torch's autograd makes a backward, its forward alone runs in the mode."""
+    """Return the kernel in a mode; where torch's autograd makes a backward, it runs in a lasting mode alone."""
     kernel, device = run.kernel, torch.device(run.case.device).type
-    if not kernel.autograd:
+    if not kernel.autograd or mode in LASTING:
         assert kernel.run is not None
         return replace(kernel, run=mode.wrap(kernel.run, device))
     assert kernel.forward_run is not None

@@ -1,44 +1,64 @@
-"""How a spec lays out an operator's inputs in memory, and which of them are one tensor."""
+"""How a spec lays out an operator's inputs in memory, and which of them are one tensor, or its chunks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 
+from verify_norm.core.geometry import shape_of
 from verify_norm.core.op import Op, Tensor
 from verify_norm.core.spec import ALIASES, SHARED, Alias, CaseSpec
 
+VECTOR = 8  # elements: of 16 bytes in a type of 16 bits
+CHUNKED = "row_strided"  # the layout of chunks: rows with gaps
 LAYOUT_FIELDS = tuple(field.name for field in fields(CaseSpec) if field.name.endswith("_layout"))
 
 
 def aliases(op: Op) -> tuple[Alias, ...]:
-    """Return the pairs of inputs that a caller may give as one tensor.
+    """Return the pairs of inputs that a caller may give as one tensor, or as its chunks.
 
     >>> from verify_norm.core.ops import OPS
     >>> aliases(OPS["layernorm_bwd"]), aliases(OPS["add_rmsnorm_fwd"])
-    (('weight:bias', 'x:dy'), ('x:residual',))
+    (('weight:bias', 'x:dy'), ('x:residual', 'x+residual'))
     """
     kinds = {t.name: (t.extent, t.dtype, t.positive) for t in op.inputs}  # a user's own operator may have others
 
     def alike(one: str, two: str) -> bool:
         return one in kinds and kinds[one] == kinds.get(two)
 
-    return tuple(pair for pair in ALIASES if alike(*pair.split(":")))
+    return tuple(pair for pair in ALIASES if alike(*pair.replace("+", ":").split(":")))
 
 
 def one_tensor(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, str] | None:
     """Return the two inputs that are one tensor; None if there are none, or one is None or is `written`."""
-    if not spec.alias or spec.special is not None or spec.alias not in aliases(op):
+    return None if spec.special is not None else _pair(spec, op, ":", written)
+
+
+def chunks(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, str] | None:
+    """Return the two inputs that are chunks of one tensor; None if there are none.
+
+    A row is whole vectors, so that no chunk begins at a misaligned address.
+    """
+    pair = _pair(spec, op, "+", written)
+    tensors = [tensor for tensor in op.inputs if tensor.name in (pair or ())]
+    placed = [layout_of(spec, t.name) == CHUNKED and shape_of(t, spec, op)[-1] % VECTOR == 0 for t in tensors]
+    return pair if all(placed) else None
+
+
+def _pair(spec: CaseSpec, op: Op, mark: str, written: Iterable[str]) -> tuple[str, str] | None:
+    """Return the two inputs of an alias of this kind; None if it is another one, or if one is None or `written`."""
+    if mark not in spec.alias or spec.alias not in aliases(op):
         return None
-    one, two = spec.alias.split(":")
+    one, two = spec.alias.split(mark)
     given = all(getattr(spec, name, True) is not False and name not in written for name in (one, two))
     return (one, two) if given else None
 
 
 def aliased(spec: CaseSpec, op: Op) -> CaseSpec:
-    """Return the spec, with one layout for two inputs that are one tensor."""
-    pair = one_tensor(spec, op)
+    """Return the spec, with one layout for two inputs that are one tensor, and that of chunks for chunks."""
+    pair = one_tensor(spec, op) or _pair(spec, op, "+", ())
     if pair is None:
         return spec
-    return replace(spec, **{layout_field(pair[1]): layout_of(spec, pair[0])})  # type: ignore[arg-type]
+    layout = CHUNKED if "+" in spec.alias else layout_of(spec, pair[0])
+    return replace(spec, **{layout_field(name): layout for name in pair})  # type: ignore[arg-type]
 
 
 def without_shared_memory(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:

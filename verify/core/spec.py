@@ -36,8 +36,13 @@ Alias = Literal[
     "dy:dresidual_out",
     "x:gate",
     "scale:shift",
+    "x+residual",
+    "x+gate",
+    "scale+shift",
+    "cos+sin",
 ]
-ALIASES: tuple[Alias, ...] = get_args(Alias)[1:]  # inputs of one shape and type, which a caller may give as one tensor
+# Inputs of one shape and type, which a caller may give as one tensor, or as the two chunks of one.
+ALIASES: tuple[Alias, ...] = get_args(Alias)[1:]
 # layouts whose elements share memory
 SHARED = frozenset({"expanded", "scalar", "expanded_last", "expanded_middle", "expanded_inner"})
 FAMILIES = (
@@ -81,7 +86,8 @@ class CaseSpec:
         or in all of the middle row ("row").
     x_layout, dy_layout, … : how this tensor lies in memory; each tensor has such a field.
     alias : two inputs that are one tensor, as "x:residual": the first. It has no effect beside a special value, on an
-        input that is None, or on one that the kernel may overwrite.
+        input that is None, or on one that the kernel may overwrite. Those of "x+gate" are the chunks of one tensor, as
+        of `t.chunk(2, -1)`, where both are "row_strided" and have rows of whole vectors.
     weight, bias, dresidual_out : whether the kernel gets this input; it is None otherwise.
     weight_offset : what is added to weight, as 1 in Gemma's RMSNorm.
     weight_data : the data of weight + weight_offset: "zero" or "one" in all or some elements. "initial" is 1, with a

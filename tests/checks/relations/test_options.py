@@ -8,7 +8,7 @@ import pytest
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.checks.relations import options
-from verify_norm.checks.relations.options import FEW, one_option
+from verify_norm.checks.relations.options import FEW, NEAR, one_option
 from verify_norm.core import geometry, ways
 from verify_norm.core.finding import Finding
 from verify_norm.core.kernel import Kernel
@@ -77,6 +77,21 @@ def test_options_that_the_kernel_does_not_take_are_passed_over():
     assert changed("rmsnorm_fwd", replace(SPEC, weight_dtype="bfloat16", x_layout="transposed"))[0] == ROWS | {
         "weight_dtype": None, "x_layout": "contiguous", "weight_offset": 1.0, "normalized_ndim": 2
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "changes", "expected"),
+    [
+        ("rmsnorm_fwd", {}, {"weight_offset": NEAR}),
+        ("dropout_add_rmsnorm_fwd", {"dropout_p": 0.25}, {"dropout_p": 0.25 + NEAR}),
+        ("dropout_add_rmsnorm_fwd", {"dropout_p": 0.97}, {"dropout_p": 0.97 - NEAR}),
+        ("batchnorm_fwd", {"momentum": 1.0}, {"momentum": 1.0 - NEAR}),
+        ("batchnorm_fwd", {"momentum": 0.0}, {"momentum": NEAR}),
+    ],
+)
+def test_a_real_number_has_two_digits_of_the_other_in_a_third_of_the_cases(op, changes, expected):
+    some = [options._numbers(replace(SPEC, variant=variant, **changes), OPS[op]) for variant in range(6)]
+    assert [expected in list(numbers) for numbers in some] == [False, True, False] * 2
 
 
 def test_data_and_an_alias_that_few_kernels_take_are_left_out():

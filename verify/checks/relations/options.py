@@ -12,6 +12,7 @@ from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
 
 FEW = 4  # options of a case that are changed besides numbers, one at a time
+NEAR = 2.0**-9  # between two numbers that have two digits alike
 
 
 def one_option(run: Run) -> Iterator[tuple[CaseSpec, str]]:
@@ -54,11 +55,16 @@ def _changes(spec: CaseSpec, op: Op) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:
-    """Yield changes of what an operator's attributes and the shapes of its other inputs are."""
+    """Yield changes of what an operator's attributes and the shapes of its other inputs are.
+
+    In a third of the cases real numbers change little: what is kept by them may be kept by few of their digits.
+    """
+    little = further_runs.variant(spec, (False, True, False))
     if "weight_offset" in op.attrs:
-        yield {"weight_offset": 1.0 - spec.weight_offset}
+        yield {"weight_offset": spec.weight_offset + NEAR if little else 1.0 - spec.weight_offset}
     if "dropout_p" in op.attrs:
-        yield {"dropout_p": 0.25 if spec.dropout_p == 0.5 else 0.5}
+        near = spec.dropout_p + (NEAR if spec.dropout_p < 0.5 else -NEAR)
+        yield {"dropout_p": near if little else 0.25 if spec.dropout_p == 0.5 else 0.5}
     if "num_groups" in op.attrs and spec.shape[1] > 1:
         yield {"num_groups": 1 if spec.num_groups != 1 else spec.shape[1]}
     if "variance_size" in op.attrs and (length := geometry.row_length(spec, op)) > 1:
@@ -67,7 +73,8 @@ def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:
     if "training" in op.attrs:
         yield {"training": not spec.training}
     if "momentum" in op.attrs and spec.training:
-        yield {"momentum": 0.1 if spec.momentum == 0.9 else 0.9}
+        near = spec.momentum + (NEAR if spec.momentum < 0.5 else -NEAR)
+        yield {"momentum": near if little else 0.1 if spec.momentum == 0.9 else 0.9}
     if any(tensor.extent == "sample" for tensor in op.inputs):
         change = {"modulation": "token" if spec.modulation == "sample" else "sample"}
         other = replace(spec, **change)  # type: ignore[arg-type]
