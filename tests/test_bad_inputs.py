@@ -274,7 +274,7 @@ COMMANDS = [
     (("campaign",), "expected a plan, such as verify-norm campaign plan.toml, or --kernel"),
     (("campaign", "none.toml"), "plan none.toml: No such file"),
     (("campaign", "text.txt"), "plan text.txt: not a plan in TOML"),
-    (("campaign", "plan.toml"), "kernels: expected a list of kernels, as"),
+    (("campaign", "plan.toml"), "kernels: expected a list of kernels, such as"),
     (("campaign", "status", "text.txt"), "text.txt is no store of a campaign"),
     (("campaign", "report", "none.db"), "there is no store none.db"),
     (("campaign", "run", *K[:2]), "--store: expected a file for the outcomes"),

@@ -8,7 +8,7 @@ from verify_norm.cases.axes import HIDING, axes, layouts
 from verify_norm.cases.corners import scaled
 from verify_norm.cases.sizes import classes, shaped
 from verify_norm.core import ways
-from verify_norm.core.geometry import aliased
+from verify_norm.core.layouts import aliased
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 

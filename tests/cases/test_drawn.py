@@ -10,7 +10,7 @@ from verify_norm.cases import strategies
 from verify_norm.cases.exploration import whatever_is_imported
 from verify_norm.core.dtypes import KERNEL_DTYPES
 from verify_norm.core.ops import OPS
-from verify_norm.search.drawing import USUAL
+from verify_norm.search.drawing import SMALL
 
 RANDOM = 3000  # cases, at most
 AXES = ("dtype", "data", "dy_data", "poison", "special", "special_in", "special_at", "frozen", "bias", "dresidual_out")
@@ -24,7 +24,7 @@ def random_cases(op):
 
     Each is drawn anew: Hypothesis's own engine also repeats numbers of earlier cases, and takes five times as long.
     """
-    (elements, rows), specs, left, its_axes = USUAL["cpu"], [], declared(op), axes_of(op)
+    (elements, rows), specs, left, its_axes = SMALL["cpu"], [], declared(op), axes_of(op)
     strategy = strategies.specs(op, KERNEL_DTYPES, elements, frozen=bool(op.forward), rows=rows)
     numbers = Random(0)
     with whatever_is_imported:
@@ -58,7 +58,7 @@ def test_every_choice_is_in_the_corner_table_or_the_covering_array(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_choice_is_among_the_random_cases(name):
     specs, left = random_cases(OPS[name])
-    assert [spec for spec in specs if not fits(spec, OPS[name], USUAL["cpu"][0])] == []
+    assert [spec for spec in specs if not fits(spec, OPS[name], SMALL["cpu"][0])] == []
     assert left == [], f"in {len(specs)} cases"
     if OPS[name].forward:  # in one case of four; of those drawn, in which a layout may not apply
         x = "residual_out" if "add_" in name else "x"

@@ -291,7 +291,7 @@ def test_what_the_benchmark_has_recorded(monkeypatch):
 
 MISTAKES = {
     "neither": ((), "expected either --kernel K or --check FILE"),
-    "n": (("--kernel", "layernorm_fwd", "--n", "few"), "expected lengths of a row, as 4096"),
+    "n": (("--kernel", "layernorm_fwd", "--n", "few"), "expected lengths of a row, such as 4096"),
     "no n": (("--kernel", "layernorm_fwd", "--n", ""), "expected at least one length"),
     "two elements": (("--kernel", "layernorm_fwd", "--n", "2"), "expected 3 to 131072"),
     "dtype": (("--kernel", "layernorm_fwd", "--dtype", "int8"), "unknown dtype 'int8'"),

@@ -60,7 +60,7 @@ def domain_of(
         if not isinstance(own.get(n), (int, float)):
             example = {"eps": "1e-5", "num_groups": "8", "momentum": "0.1"}[n]
             never = ", or --only training=false if it never trains" * (n == "momentum")
-            raise UsageError(f"{name} has no attribute for {n}: give its value, as --bind {n}={example}{never}")
+            raise UsageError(f"{name} has no attribute for {n}: give its value, such as --bind {n}={example}{never}")
         held[n] = own[n]
     if "weight_offset" in op.attrs:
         held["weight_offset"] = own.get("weight_offset", 0.0)

@@ -162,8 +162,8 @@ def test_a_case_runs_again_from_its_line():
         (["--resume"], "--untrusted and --resume: choose one of them"),
         (["--in-process"], "--untrusted and --in-process: choose one of them"),
         (["--sanitize", "memcheck"], "--untrusted and --sanitize: choose one of them"),
-        (["--kernel", str(STRANGE)], "name one function, as path/file.py:fn"),
-        (["--kernel", f"{SUPPORT}/untr*.py:in_place"], "name one function, as path/file.py:fn"),
+        (["--kernel", str(STRANGE)], "name one function, such as path/file.py:fn"),
+        (["--kernel", f"{SUPPORT}/untr*.py:in_place"], "name one function, such as path/file.py:fn"),
     ],
 )
 def test_the_command_line_refuses_what_would_run_here(options, said):
