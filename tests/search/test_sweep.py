@@ -294,6 +294,10 @@ def test_the_cases_in_which_pairs_meet_are_those_beside_the_table_and_random_one
         def planned(self, usual_ones):
             return 3 * usual_ones
 
+        def first(self):
+            drawings[-1].append("before the pairs" if SPECS[3] not in ran else "late")
+            return []
+
         def parts(self, usual_ones):
             drawings[-1].append(usual_ones)
             return []
@@ -306,7 +310,7 @@ def test_the_cases_in_which_pairs_meet_are_those_beside_the_table_and_random_one
     assert asked == [(state, types, tuple(SPECS[:3]))]
     functions = made.drawn, made.leave_out
     given = (OPS["rmsnorm_fwd"], types, state.settings, state.pace, *functions, True, OTHERS["cpu"], made.left)
-    assert drawings == [[given, 9 - 2]]
+    assert drawings == [[given, "before the pairs", 9 - 2]]
     assert ran == SPECS[:5]
     assert state.planned == 3 + 2 + 3 * 7
 

@@ -112,7 +112,7 @@ class Walk:
                 self.one(spec)
                 self.corners_done += 1
             if dtypes and settings.examples:
-                for part in drawing.parts(settings.examples):
+                for part in (*drawing.first(), *drawing.parts(settings.examples)):
                     part(Lane(self.runners[0], at_once))
         except Over as over:
             self.end(str(over))

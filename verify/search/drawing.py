@@ -74,22 +74,28 @@ class Drawing:
     until: float = inf  # when it is too late for the cases of the table, at first
     waiting: set[CaseSpec] = field(default_factory=set)
 
-    def parts(self, usual_ones: int) -> Iterator[Part]:
-        """Yield the large cases of a table, `usual_ones` random cases that are not large, and random large ones.
+    @property
+    def table(self) -> list[CaseSpec]:
+        """The large cases of a table: those that cost little come first, so that time that is short leaves out few."""
+        if not self.settings.tables:
+            return []
+        on_gpu = kind(self.settings.device) != "cpu"
+        every = corners.wide(self.op, self.dtypes, frozen=self.frozen, gpu=on_gpu)[: self.large_ones]
+        return sorted(every, key=lambda spec: cost(self.size(spec)))
 
-        Of the table those come first that cost little, so that time that does not suffice leaves out few. What waits
-        has another share of the time in the midst of the random cases, and what is left behind them.
+    def first(self) -> Iterator[Part]:
+        """Yield the large cases of the table, as far as their share of the time suffices; the others wait."""
+        yield from (partial(self.wide, spec=spec) for spec in self.table)
+
+    def parts(self, usual_ones: int) -> Iterator[Part]:
+        """Yield `usual_ones` random cases that are not large, and random large ones.
+
+        What waits of the table has another share of the time in their midst, and what is left behind them.
         """
-        device, count = kind(self.settings.device), self.large_ones
-        table = (
-            corners.wide(self.op, self.dtypes, frozen=self.frozen, gpu=device != "cpu") if self.settings.tables else []
-        )
-        table = sorted(table[:count], key=lambda spec: cost(self.size(spec)))
-        for spec in table:
-            yield partial(self.wide, spec=spec)
-        small = self.explorations(self.specs(SMALL), self.small, self.shapes(usual_ones), EXPLORED[device])
+        explored, table = EXPLORED[kind(self.settings.device)], self.table
+        small = self.explorations(self.specs(SMALL), self.small, self.shapes(usual_ones), explored)
         middle = self.specs(MIDDLE, above=SMALL)
-        alone = self.explorations(middle, self.alone, self.middle_ones(usual_ones), EXPLORED[device])
+        alone = self.explorations(middle, self.alone, self.middle_ones(usual_ones), explored)
         some = [part for both in zip_longest(small, alone) for part in both if part]
         yield from some[: len(some) // 2]
         for number, spec in enumerate(table):
@@ -98,7 +104,7 @@ class Drawing:
         for spec in table:
             yield partial(self.late, spec=spec)
         large = self.specs(LARGE, above=MIDDLE)
-        yield from self.explorations(large, self.large, count - len(table), EXPLORED_LARGE)
+        yield from self.explorations(large, self.large, self.large_ones - len(table), EXPLORED_LARGE)
 
     def specs(
         self, most: Mapping[str, tuple[int, int]], above: Mapping[str, tuple[int, int]] | None = None

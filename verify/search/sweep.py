@@ -54,7 +54,7 @@ class Sweep:
             self.left_out(str(over))
 
     def parts(self, first: Iterable[CaseSpec]) -> Iterator[Part]:
-        """Yield the cases of `first` and the table, those in which all pairs of choices meet, and explorations."""
+        """Yield the cases of `first` and the tables, those in which all pairs of choices meet, and explorations."""
         state, settings = self.state, self.state.settings
         dtypes, op = offered_dtypes(state), OPS[state.kernel.op]
         table, large = corner_table(state, dtypes) if settings.tables else ([], [])
@@ -69,6 +69,8 @@ class Sweep:
         state.planned = state.corners + drawing.planned(settings.examples)
         yield from (partial(self.corner, case=self.case(spec)) for spec in table)
         yield from (partial(self.corner, case=self.case(spec), slow=spec) for spec in large)
+        if further:
+            yield from drawing.first()
         pairs = covering_cases(state, dtypes, corner) if state.pairs else ()
         yield from map(self.case, pairs)
         yield lambda lane: lane.enter(partial(setattr, state, "drawn", True))
