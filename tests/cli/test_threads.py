@@ -28,11 +28,13 @@ def test_a_program_that_goes_on_after_the_command_keeps_its_threads(tmp_path):
     (tmp_path / "k.py").write_text(FILE.format(seconds=0))
     program = """import sys, threading, time
 from verify_norm.cli import main
-threading.Thread(target=lambda: (time.sleep(3), print("the thread ends"))).start()
+told = threading.Event()
+threading.Thread(target=lambda: (told.wait(), time.sleep(0.5), print("the thread ends"))).start()
 try:
     main()
 except SystemExit as ended:
     print("status", ended.code)
+told.set()
 """
     line = [sys.executable, "-c", program, "--kernel", "k.py:rms", "--op", "rmsnorm_fw"]
     ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)

@@ -6,7 +6,8 @@ FEATURES = "features"  # the number of elements of weight
 ALIASES = {  # our name: other names, in any case unless another line has the exact spelling
     name: tuple(others.split())
     for name, others in {
-        "x": "input inputs inp hidden_states hidden h src x_in hidden_state tensor q query query_states",
+        "x": "input inputs inp input_tensor x_in x0 hidden_states hidden_state hidden h src tensor "
+        "q query query_states",
         "residual": "r res resid skip residual_in",
         "mask": "dropout_mask keep_mask keep dmask",
         "gate": "g z gating gates",

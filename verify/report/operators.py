@@ -44,11 +44,13 @@ def dtype(tensor: Tensor) -> str:
 def described(op: Op) -> str:
     """Return what the operator computes and what its arguments are, from the docstring of its reference.
 
-    Names of operators stand where it names other references. A chain has the derivation of each of its stages, or that
-    of its norm where it has none.
+    Names of operators stand where it names other references. A chain has the derivation of each of its stages, and the
+    command that shows that of its norm; without stages it has the derivation of its norm.
 
     >>> described(OPS["groupnorm_bwd"]).splitlines()[-1]
     '    as in `groupnorm_fwd`; the reference computes the statistics again from x.'
+    >>> described(OPS["qk_norm_rope_fwd"]).splitlines()[-1]
+    'The norm is that of rmsnorm_fwd, which verify-norm show rmsnorm_fwd explains.'
     """
     names = {_place(other): name for name, other in OPS.items()}
     own = op.reference.__module__.rpartition(".")[2]
@@ -59,7 +61,10 @@ def described(op: Op) -> str:
     if op.chain is not None:
         stages = [type(stage).__module__ for stage in op.chain.all_stages]
         modules = stages or [f"{reference.__name__}.{op.chain.norm}"]
-        derived = (inspect.getdoc(sys.modules[module]) or "" for module in modules)
+        derived = [inspect.getdoc(sys.modules[module]) or "" for module in modules]
+        norm = f"{op.chain.norm}_{'bwd' if op.forward else 'fwd'}"
+        if stages and norm in OPS:
+            derived.append(f"The norm is that of {norm}, which verify-norm show {norm} explains.")
         return re.sub(r"`([^`]+)`", r"\1", "\n\n".join(derived))
     text = re.split(r"\n\n(?:(?:Returns|Raises|Notes|Examples)\n---|>>> )", inspect.getdoc(op.reference) or "")[0]
     return re.sub(r"`(?:(\w+)\.)?(\w+)`", named, text)
