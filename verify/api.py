@@ -77,7 +77,7 @@ def verify(
         instance.
     op : The operator; not needed if the kernel's name tells it. "layernorm_fwd" is one direction, "layernorm" is both.
         What `verify_norm.operator` returns is an operator too.
-    dtypes : The types of x, as a list or as text: "fp32,bf16". Types may be torch's, as torch.bfloat16.
+    dtypes : The types of x, as a list or as text: "fp32,bf16". Types may be torch's, such as torch.bfloat16.
     checks : The checks to run, as a list or as text; all that apply if none is named.
     examples : The number of cases after the corner table: first all pairs of choices, then random cases.
     seconds : The time for all cases.
@@ -91,17 +91,17 @@ def verify(
     corpus : A file of cases to run first, as `verify-norm hunt --corpus` writes it.
     certificate : A file of `verify-norm prove --json`. The report says what it proves of the kernel.
     contract : What the kernel promises: a whole Contract, or text with the fields that differ from the contract that
-        it declares, as "llama,inplace=y:x" (`verify-norm show contracts`). A kernel that declares none has the strict
-        contract.
-    only : What the kernel takes, as "ndim=2,contiguous,N%8=0" (`verify-norm show only`). The verdict names it.
-    bind : How the kernel names its arguments and orders its results, as "x=hidden_states, eps=1e-6 -> y, rstd".
-    isolate : Whether the kernel runs in a process of its own. What cannot be imported there, as a nested function or
-        one of the running script, runs in this process in any case.
+        it declares, such as "llama,inplace=y:x" (`verify-norm show contracts`). A kernel that declares none has the
+        strict contract.
+    only : What the kernel takes, such as "ndim=2,contiguous,N%8=0" (`verify-norm show only`). The verdict names it.
+    bind : How the kernel names its arguments and orders its results: "x=hidden_states, eps=1e-6 -> y, rstd".
+    isolate : Whether the kernel runs in a process of its own. What cannot be imported there, such as a nested function
+        or one of the running script, runs in this process in any case.
     untrusted : Whether the kernel may cheat. If so, the truth and the verdict stay out of its process, which is in a
         sandbox and alone imports its file. The seed is then drawn by the system unless it is given; the report's
         settings have it.
     allow_incomplete : Whether a run may pass that ends before all corner cases, by its time limit or by Ctrl-C.
-    require_own : Whether a norm operator of torch that runs inside the kernel, as a fallback, is a finding.
+    require_own : Whether a norm operator of torch that runs inside the kernel, for example as a fallback, is a finding.
     config : Whether options that are not given here are taken from [tool.verify-norm] of the nearest pyproject.toml.
 
     Raises

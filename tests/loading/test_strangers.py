@@ -168,7 +168,7 @@ class RMSNorm(nn.Module):
         (
             "bad.py:RMSNorm",
             (),
-            "bad.py:RMSNorm: unknown argument config; rmsnorm_fwd offers * or name an instance of it, as path/",
+            "bad.py:RMSNorm: unknown argument config; rmsnorm_fwd offers * or name an instance of it, such as path/",
         ),
         ("bad.py:rms_norm_gpu_forward", (), "nothing was checked. * it does not take CPU tensors (AssertionError: "),
     ],

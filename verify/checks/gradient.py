@@ -66,7 +66,7 @@ def gradient(run: Run) -> Iterable[Finding | SmallestError | NoData]:
 
     ⟨dy, J v⟩ = ⟨dx, v⟩ row by row, and for the weight and bias of every column, with J v by differences of the
     kernel's forward in the type of the case. A backward needs its forward: `forward=` of `verify_norm.kernel` names it,
-    or it stands in the same module under the operator's name, as `layernorm_fwd`. A finding states the smallest
+    or it stands in the same module under the operator's name, such as `layernorm_fwd`. A finding states the smallest
     relative error of that row, or that column, that shows there.
     """
     try:

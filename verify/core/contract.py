@@ -24,7 +24,7 @@ class Contract:
     ----------
     accumulate : type of every intermediate and every sum.
     stats : type in which mean and rstd are saved between forward and backward ("x": that of x).
-    xhat : type to which x̂ is rounded before the weight ("x": that of x, as in Llama's RMSNorm); None: no rounding.
+    xhat : type to which x̂ is rounded before the weight ("x": that of x, as Llama's RMSNorm does); None: no rounding.
     partials : type of the partial sums of dweight and dbias.
     products : operands of the products inside sums, where a kernel sums by matrix products: "float32" as they are
         (tl.dot's "ieee"); "tf32", "tf32x3", "bf16x3", "bf16x6" as by tl.dot's input_precision; "bf16" rounded to
@@ -32,13 +32,13 @@ class Contract:
     offset_weight : type of weight + weight_offset: "float32", or rounded to that of "weight" (1 + weight in bfloat16).
     summation : "blocked" (`lanes` runs, then a tree), "sequential" (one running sum), "atomic" (blocked within a row or
         group; over rows, one running sum in any order, as of one atomic addition for each row or each program).
-    lanes : how many runs a blocked sum has at least: 128, as a block of a GPU; a matrix product of a CPU has 4 to 32,
+    lanes : how many runs a blocked sum has at least: 128 in a block of a GPU; a matrix product of a CPU has 4 to 32,
         or 1 if it has one row, a loop of tl.dot 1. With other `products` runs of 512 terms are right in any case.
     variance : "two_pass"; "centered" (two-pass, Welford or Chan merging); "shifted" (E[d²] − E[d]², d = x − x[0]).
     expanded : True if (x − mean)·a + b is computed as x·a + (b − mean·a), which cancels at large offsets.
     deterministic : the same bits in every run; if False, sums over rows may differ by a reordering's rounding.
     batch_invariant : the same bits for a row, whatever the other rows and its position.
-    inplace : outputs that may overwrite an input, as "dx:dy".
+    inplace : outputs that may overwrite an input, such as "dx:dy".
     residual : what a fused addition normalizes: the float32 "sum", or the sum "rounded" to the type of x, as returned
         (vLLM's CUDA kernel, vLLM issue 52104).
     output : type of y and dx; None: that of x, or float8_e4m3fn for a quantized y; "promoted": that of x, but of y the
@@ -52,7 +52,7 @@ class Contract:
     e8m0 : how the power of two of an MX block is rounded: "floor" (OCP), "ceil", "even", or "rceil", that of
         max |z|/L upwards, as PTX's cvt.rp (`verify_norm.reference.stages.block_scale`).
     packing : the 4 bits of a byte that hold the first of its two numbers: "low" (torch.float4_e2m1fn_x2), or "high".
-    scale_floor : the smallest scale of a quantized y that the data determine, as 4.359654017857143e-06 = 1/(448·512).
+    scale_floor : the smallest scale of a quantized y that the data determine, for example 1/(448·512).
     """
 
     accumulate: Float = "float32"

@@ -85,11 +85,11 @@ class CaseSpec:
     special_at : where it is: in the first, the middle or the last element, in one element of every other row ("rows"),
         or in all of the middle row ("row").
     x_layout, dy_layout, … : how this tensor lies in memory; each tensor has such a field.
-    alias : two inputs that are one tensor, as "x:residual": the first. It has no effect beside a special value, on an
-        input that is None, or on one that the kernel may overwrite. Those of "x+gate" are the chunks of one tensor, as
-        of `t.chunk(2, -1)`, where both are "row_strided" and have rows of whole vectors.
+    alias : two inputs that are one tensor, such as "x:residual": the first. It has no effect beside a special value,
+        on an input that is None, or on one that the kernel may overwrite. Those of "x+gate" are the chunks of one
+        tensor, `t.chunk(2, -1)`, where both are "row_strided" and have rows of whole vectors.
     weight, bias, dresidual_out : whether the kernel gets this input; it is None otherwise.
-    weight_offset : what is added to weight, as 1 in Gemma's RMSNorm.
+    weight_offset : what is added to weight, for example 1 in Gemma's RMSNorm.
     weight_data : the data of weight + weight_offset: "zero" or "one" in all or some elements. "initial" is 1, with a
         bias of 0. "wide" is of all magnitudes, as are bias, and scale and shift of a modulation. "subnormal" is so in
         some elements, with a bias of 0.

@@ -155,7 +155,7 @@ def bind(
     if unknown:
         if unknown[0] == "self" == parameters[0].name:
             of, _, method = candidate.name.rpartition(".")
-            instance = f"name that of an instance, as norm = {of.rpartition(':')[2]}(…), norm.{method}"
+            instance = f"name that of an instance, such as norm = {of.rpartition(':')[2]}(…), norm.{method}"
             raise UsageError(f"{candidate.name} is a method of a class: {instance}")
         them = f"argument{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
         offers = f"{candidate.op.name} offers {', '.join(offered)}"

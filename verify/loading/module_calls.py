@@ -27,8 +27,8 @@ class Instance:
     """One module for several calls, whose parameters get each call's values; `turn` says how, of WRITES.
 
     It has one module for each way to construct it; a module that a user names is copied, so that it stays as it is.
-    Without `writes` the call's own tensors replace the parameters, as where one requires a gradient: what the graph of
-    an earlier call has saved stays as it is.
+    Without `writes` the call's own tensors replace the parameters, for example where one requires a gradient: what the
+    graph of an earlier call has saved stays as it is.
     """
 
     turn: int = 0

@@ -23,7 +23,7 @@ from verify_norm.loading.module_domain import domain_of, roles_of
 from verify_norm.loading.signatures import signature
 
 STARS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-INSTANCE = "or name an instance of it, as path/file.py:norm"
+INSTANCE = "or name an instance of it, such as path/file.py:norm"
 TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "momentum": 0.1}
 
 
