@@ -270,7 +270,7 @@ def test_what_did_not_run_is_counted_with_the_first_reason(swept, planned, met, 
     made, state, *_ = swept()
     state.planned, made.met, state.ended = planned, met, ended
     state.skipped["cases", "late"] = 10
-    made.left_out("late")
+    made.end("late")
     assert left_out(state) == {"late": 10 + left}
     assert state.ended == (ended or "late")
 
@@ -397,5 +397,5 @@ def test_why_a_hanging_kernel_ends_the_run_has_the_number(swept):
 def test_where_every_case_ran_none_is_left_out(swept):
     made, state, *_ = swept()
     state.planned = made.met = 3
-    made.left_out("late")
+    made.end("late")
     assert (left_out(state), state.ended) == ({}, "late")

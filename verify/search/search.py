@@ -72,7 +72,7 @@ class _Search:
         """Keep the findings as they are."""
         self.state.interrupted = True
         self.state.settle()
-        self.sweep.left_out("the run was interrupted")
+        self.sweep.end("the run was interrupted")
         rest = list(self.state.findings.values())[len(self.reduced) :]
         self.reduced += [self.state.counted(finding) for finding in rest]
 

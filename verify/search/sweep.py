@@ -51,7 +51,7 @@ class Sweep:
         try:
             self.crew.run(self.parts(first))
         except Over as over:
-            self.left_out(str(over))
+            self.end(str(over))
 
     def parts(self, first: Iterable[CaseSpec]) -> Iterator[Part]:
         """Yield the cases of `first` and the tables, those in which all pairs of choices meet, and explorations."""
@@ -183,7 +183,7 @@ class Sweep:
             raise Over("the search was for this finding")
         self.progress(self.state.cases, self.state.planned, len(self.state.findings))
 
-    def left_out(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         """Note why the search ends, and count the planned cases that it has not met."""
         state, left = self.state, self.state.planned - self.met
         if left > 0 and not state.ended:
