@@ -304,7 +304,7 @@ COMMANDS = [
     ((*K, "--only", "x"), "unknown clause of --only 'x'; there are: ndim"),
     ((*K, "--certificate", "none.json"), "none.json: expected a file of certificates: No such file or directory"),
     (("--kernel", "torch:sin"), "say it with --op layernorm_fwd, or --op layernorm for both directions"),
-    (("--kernel", "method.py:Norm.fwd", "--op", "rmsnorm_fwd"), "instance, as norm = Norm(…), norm.fwd"),
+    (("--kernel", "method.py:Norm.fwd", "--op", "rmsnorm_fwd"), "instance, such as norm = Norm(…), norm.fwd"),
     (("--kernel", "frozen.py:Frozen", "--op", "batchnorm_fwd"), "--only training=false if it never trains"),
     (("nonsense",), "nonsense"),
     (("--seed", "1"), "expected a kernel, such as --kernel layernorm_bwd"),
