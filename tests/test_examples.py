@@ -10,7 +10,8 @@ import verify_norm
 
 ROOT = Path(verify_norm.__file__).parent
 ELSEWHERE = {  # why the example of a module does not run here
-    "validation.certify": "it takes seconds: its own test runs it"
+    "validation.certify": "it takes seconds: its own test runs it",
+    "pytest_plugin.marking": "its marker is the plugin's: its own tests load that",
 }
 
 

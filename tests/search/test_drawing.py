@@ -211,7 +211,7 @@ def test_a_larger_case_has_more_rows_or_more_elements(shape, large):
     assert len(repr(is_larger)) < 100, "Hypothesis makes the repr of a filter for each case that it rejects"
 
 
-@pytest.mark.parametrize(("examples", "small", "middle"), [(0, 0, 0), (15, 2, 0), (160, 19, 10), (-3, 0, 0)])
+@pytest.mark.parametrize(("examples", "small", "middle"), [(0, 0, 0), (15, 2, 0), (800, 94, 50), (-3, 0, 0)])
 def test_on_a_gpu_one_random_case_in_sixteen_is_of_middle_size_and_comes_alone(examples, small, middle):
     asked, lane = [], Lane(None, None)
     settings = replace(SETTINGS, examples=0, tables=False, device="cuda:0")
@@ -224,6 +224,7 @@ def test_on_a_gpu_one_random_case_in_sixteen_is_of_middle_size_and_comes_alone(e
     alone = [count for _, spec, count in asked if is_larger["small"](spec)]
     assert [count for _, spec, count in asked if not is_larger["small"](spec)] == [7] * small
     assert alone == [0] * middle
+    assert all(where is lane for where, *_ in asked)
     assert not any(is_larger["middle"](spec) for _, spec, _ in asked)
     assert drawn.planned(examples) == 8 * small + middle
     assert len(parts) == -(-small // EXPLORED["cuda"]) + -(-middle // EXPLORED["cuda"])
