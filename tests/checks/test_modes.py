@@ -639,23 +639,23 @@ SETTINGS = {
 }
 
 
-class Watched(torch.autograd.Function):
-    """x, whose gradient is wrong where a setting of the process holds in its backward."""
+class Scaled(torch.autograd.Function):
+    """A tensor, whose gradient is a multiple of what it must be: that which `factor` returns in the backward."""
 
     @staticmethod
-    def forward(ctx, x, holds):
-        ctx.holds = holds
-        return x.clone()
+    def forward(ctx, tensor, factor):
+        ctx.factor = factor
+        return tensor.clone()
 
     @staticmethod
     def backward(ctx, dy):
-        return dy * (0.5 if ctx.holds() else 1.0), None
+        return dy * ctx.factor(), None
 
 
 @pytest.mark.parametrize("way", SETTINGS)
 def test_a_setting_of_the_process_holds_in_a_backward_by_autograd(way):
     def layernorm(x, weight, bias, eps, normalized_shape):
-        x = Watched.apply(x, SETTINGS[way] if wrong else bool)
+        x = Scaled.apply(x, lambda: 0.5 if wrong and SETTINGS[way]() else 1.0)
         return torch.nn.functional.layer_norm(x, normalized_shape, weight, bias, eps)
 
     *_, kernel = load_directions(layernorm, "layernorm", contract=Contract(expanded=True, summation="sequential"))
@@ -680,25 +680,13 @@ def test_numbers_of_threads_take_turns():
                (range(len(modes.THREADS)), modes.THREADS)[place])  # fmt: skip
 
 
-class Scaled(torch.autograd.Function):
-    """A tensor, whose gradient is a multiple of what it must be."""
-
-    @staticmethod
-    def forward(ctx, tensor, factor):
-        ctx.factor = factor
-        return tensor.clone()
-
-    @staticmethod
-    def backward(ctx, dy):
-        return dy * ctx.factor, None
-
-
 @pytest.mark.parametrize("layout", ["contiguous", "every_other"])
 @pytest.mark.parametrize("wrong", ["", "dx", "dweight"])
 def test_gradients_of_parameters_and_of_another_layers_result(wrong, layout):
     def layernorm(x, weight, bias, eps, normalized_shape):
-        x = Scaled.apply(x, 1.0 if x.is_leaf or wrong != "dx" else 0.5)
-        weight = Scaled.apply(weight, 0.5 if isinstance(weight, torch.nn.Parameter) and wrong == "dweight" else 1.0)
+        of_x = 1.0 if x.is_leaf or wrong != "dx" else 0.5
+        of_weight = 0.5 if isinstance(weight, torch.nn.Parameter) and wrong == "dweight" else 1.0
+        x, weight = Scaled.apply(x, lambda: of_x), Scaled.apply(weight, lambda: of_weight)
         return torch.nn.functional.layer_norm(x, normalized_shape, weight, bias, eps)
 
     *_, kernel = load_directions(layernorm, "layernorm", contract=Contract(expanded=True, summation="sequential"))

@@ -54,6 +54,15 @@ def _changes(spec: CaseSpec, op: Op) -> Iterator[tuple[dict[str, Any], str]]:
             yield {layout_field(tensor.name): layout}, f"another layout of {tensor.name}"
 
 
+def _near(share: float) -> float:
+    """Return a number from 0 to 1 near another one.
+
+    >>> _near(0.5), _near(0.25)
+    (0.498046875, 0.251953125)
+    """
+    return share + (NEAR if share < 0.5 else -NEAR)
+
+
 def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:
     """Yield changes of what an operator's attributes and the shapes of its other inputs are.
 
@@ -63,8 +72,7 @@ def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:
     if "weight_offset" in op.attrs:
         yield {"weight_offset": spec.weight_offset + NEAR if little else 1.0 - spec.weight_offset}
     if "dropout_p" in op.attrs:
-        near = spec.dropout_p + (NEAR if spec.dropout_p < 0.5 else -NEAR)
-        yield {"dropout_p": near if little else 0.25 if spec.dropout_p == 0.5 else 0.5}
+        yield {"dropout_p": _near(spec.dropout_p) if little else 0.25 if spec.dropout_p == 0.5 else 0.5}
     if "num_groups" in op.attrs and spec.shape[1] > 1:
         yield {"num_groups": 1 if spec.num_groups != 1 else spec.shape[1]}
     if "variance_size" in op.attrs and (length := geometry.row_length(spec, op)) > 1:
@@ -73,8 +81,7 @@ def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:
     if "training" in op.attrs:
         yield {"training": not spec.training}
     if "momentum" in op.attrs and spec.training:
-        near = spec.momentum + (NEAR if spec.momentum < 0.5 else -NEAR)
-        yield {"momentum": near if little else 0.1 if spec.momentum == 0.9 else 0.9}
+        yield {"momentum": _near(spec.momentum) if little else 0.1 if spec.momentum == 0.9 else 0.9}
     if any(tensor.extent == "sample" for tensor in op.inputs):
         change = {"modulation": "token" if spec.modulation == "sample" else "sample"}
         other = replace(spec, **change)  # type: ignore[arg-type]
