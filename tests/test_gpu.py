@@ -15,7 +15,7 @@ from detection import detect
 from typer.testing import CliRunner
 
 import verify_norm
-from verify_norm.cases import corners, gpu_memory
+from verify_norm.cases import address_space, contents, corners, placement
 from verify_norm.checks import determinism
 from verify_norm.cli.app import app
 from verify_norm.core import errors, ways
@@ -75,14 +75,31 @@ def test_a_module_on_the_cpu_serves_cases_on_the_gpu():
         assert not examined.findings
 
 
-def test_what_far_tensors_took_is_given_back():
+def test_far_tensors_take_one_block_which_serves_again():
     kernel, far = registry.load("rmsnorm_fwd"), CaseSpec(shape=(3, 4), dtype="bfloat16", x_layout="far")
-    for spec, taken in ((far, True), (replace(far, x_layout="contiguous"), False)):
-        examined = examine(kernel, spec, ("accuracy",), "cuda:0")
+    examine(kernel, far, ("accuracy",), "cuda:0")
+    before = torch.cuda.mem_get_info()[0]
+    for spec, taken in ((far, True), (replace(far, shape=(1000, 5)), True), (replace(far, x_layout="offset"), False)):
+        examined = examine(kernel, spec, ("accuracy", "memory"), "cuda:0")
         assert examined.looked
         assert not examined.findings
         assert ("x far" in examined.layouts) is taken
-        assert torch.cuda.memory_reserved() <= gpu_memory.LARGE
+    assert before - torch.cuda.mem_get_info()[0] <= 4 * address_space.BLOCK
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "bfloat16", "float32"])
+def test_far_rows_hold_their_values_between_poison(dtype):
+    values = np.arange(5.0 * 6).reshape(5, 6) % 16
+    kept = [placement.place(values + number, dtype, "far", np.nan, "cuda:0") for number in (0, 1)]
+    for number, tensor in enumerate(kept):
+        assert tensor.untyped_storage().nbytes() > 2**32
+        assert np.array_equal(contents.to_float64(tensor), values + number)
+        wrapped = tensor.as_strided(tensor.shape, (tensor.stride(0), 1), tensor.storage_offset() - 2**31)
+        assert np.isnan(contents.to_float64(wrapped)).all()
+    ranges = {each.untyped_storage().data_ptr() for each in kept}
+    del kept, tensor, wrapped
+    assert len(ranges) == 2
+    assert placement.place(values, dtype, "far", 7.0, "cuda:0").untyped_storage().data_ptr() in ranges
 
 
 def overflowing(t):

@@ -93,6 +93,19 @@ def test_division_by_a_number_rounds_once(device):
     same(on_device(WHOLE, device) / 7, WHOLE / 7)
 
 
+@pytest.mark.parametrize("length", [49, 103, 49792])
+def test_the_mean_of_one_number_repeated_is_that_number(device, monkeypatch, length):
+    """A sum of numbers of float32 is exact here. torch's mean on a GPU is the sum times a rounded 1/n."""
+    monkeypatch.setattr(torch.Tensor, "mean", lambda t, *a, **k: t.sum(*a, **k) * (1 / length))
+    number = np.float64(np.float32(0.59075457))
+    rows = on_device(np.full((3, length), number), device)
+    same(rows.mean(1, keepdims=True), np.full((3, 1), number))
+    same(np.mean(rows.reshape(3 * length, 1), 1), np.full(3 * length, number))
+    assert rows.mean(0).shape == (length,)
+    assert np.isnan(np.asarray(rows[:0].mean(0))).all()
+    assert rows[:0].mean(1).shape == (0,)
+
+
 TABLE = {
     "where": lambda x, k: (
         np.where(x > 1, x, 0.5),

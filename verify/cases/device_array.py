@@ -119,8 +119,10 @@ class DeviceArray(NDArrayOperatorsMixin):
         return DeviceArray(self.tensor.clone())
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
-        """Return the mean over these axes, or over all of them, as NumPy does."""
-        return DeviceArray(self.tensor.to(FLOAT).mean(axis, keepdim=keepdims))
+        """Return the mean over these axes, or over all of them, as NumPy does; torch's multiplies by a rounded 1/n."""
+        total = DeviceArray(_float(self.tensor)).sum(axis, keepdims)
+        mean: DeviceArray = total / (self.size / max(total.size, 1))
+        return mean
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
         """Return the sum over these axes, or over all of them, as NumPy does."""

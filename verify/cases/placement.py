@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from verify_norm.cases import address_space
 from verify_norm.cases.device_array import apart
 from verify_norm.cases.gpu_memory import kept
 from verify_norm.cases.transfer import sent
@@ -73,7 +74,7 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     >>> placement((2, 3), "row_strided").strides
     (6, 1)
     >>> placement((3, 4), "far").strides
-    (1073741824, 1)
+    (1074987008, 1)
     >>> placement((3, 4), "expanded_last").strides, placement((2, 4, 5), "channel_slice").strides
     ((1, 0), (35, 1, 7))
     >>> [placement((2, 3, 4, 5), layout).strides for layout in ("expanded_middle", "expanded_inner")]
@@ -119,9 +120,18 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     elif layout == "loose":
         strides = [stride if n > 1 else 0 for n, stride in zip(shape, strides, strict=True)]
     if layout == "far" and spreads(shape):
-        strides[0] = max(size // shape[0], -(-FAR // (shape[0] - 1) // GUARD) * GUARD)
+        strides[0] = _far_stride(shape[0], size // shape[0])
         front += FAR
     return Placement(tuple(strides), front, memory_span(shape, strides))
+
+
+def _far_stride(rows: int, length: int) -> int:
+    """Return the elements from row to row, of which the last begins beyond FAR."""
+    least = -(-FAR // (rows - 1))
+    step = address_space.step(rows, length + GUARD)
+    if step is None:
+        return max(length, -(-least // GUARD) * GUARD)
+    return (-(-least // step) | 1) * step
 
 
 def _turn(length: int) -> int:
@@ -147,6 +157,12 @@ def spreads(shape: tuple[int, ...]) -> bool:
     return len(shape) > 1 and 1 < shape[0] <= FAR_ROWS and prod(shape) > 0
 
 
+def in_block(shape: tuple[int, ...]) -> bool:
+    """Return whether rows that are "far" fit into one block of a GPU's memory, and its driver is known."""
+    fits = spreads(shape) and address_space.step(shape[0], prod(shape[1:]) + GUARD) is not None
+    return fits and address_space.driver() is not None
+
+
 def shared(values: Array, layout: str) -> Array:
     """Return the values that a tensor of this layout can hold: along a stride of 0 all are equal."""
     strides = placement(values.shape, layout).strides
@@ -166,17 +182,18 @@ def distinct(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
 def place(values: Any, dtype: str, layout: str, poison: float, device: str) -> torch.Tensor:
     """Return a tensor that holds `values`, numbers of the format `dtype`, in `layout`; other elements are `poison`.
 
-    The gaps of "far" are not written: on a CPU they hold zeros and take no memory. If they do not fit into memory, the
-    tensor is contiguous.
+    On a CPU the gaps of "far" hold zeros and take no memory. On a GPU rows that fit into it share one block of memory
+    with their gaps. If they do not fit into memory, the tensor is contiguous.
     """
     form = FORMATS[dtype]
     where = placement(values.shape, layout)
     size = where.offset + where.extent + GUARD
     if where.offset > FAR:
-        untouched = _untouched(size, dtype, device)
-        if untouched is None:
+        room = _block(values.shape, size, dtype, poison, device)
+        room = _untouched(size, dtype, device) if room is None else room
+        if room is None:
             return place(values, dtype, "contiguous", poison, device)
-        far = untouched.as_strided(values.shape, where.strides, where.offset)
+        far = room.as_strided(values.shape, where.strides, where.offset)
         far.copy_(place(values, dtype, "own", poison, device))
         return far
     if not isinstance(values, np.ndarray):
@@ -217,6 +234,18 @@ def place_all(
     if torch.device(device).type != "cpu":
         made = dict(zip(made, sent(list(made.values()), device), strict=True))
     return made | {name: place(*one, poison, device) for name, one in wanted.items() if name not in made}
+
+
+def _block(shape: tuple[int, ...], size: int, dtype: str, poison: float, device: str) -> torch.Tensor | None:
+    """Return `size` elements of address space of a GPU, all poison, for rows that share a block; None if none do."""
+    kind = _TORCH[dtype]
+    space = address_space.lent(size * kind.itemsize, device) if in_block(shape) else None
+    if space is not None:
+        space = space.view(kind)
+        space[: address_space.BLOCK // kind.itemsize] = torch.full((), poison, dtype=torch.float64, device=device).to(
+            kind
+        )
+    return space
 
 
 def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:

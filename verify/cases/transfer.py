@@ -41,10 +41,18 @@ def sent(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
     """Return tensors of the host's memory on a device, each in a storage of its own like its own here."""
     stored = [torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage()) for tensor in tensors]
     small = [bytes_ for bytes_ in stored if bytes_.numel() <= SMALL]
-    parts = iter(_split(torch.cat(small).to(device), small) if small else ())
+    parts = iter(_split(_sent_at_once(small, torch.device(device)), small) if small else ())
     # a copy of a part begins at an address that is aligned for every type
     there = [next(parts).clone() if bytes_.numel() <= SMALL else bytes_.to(device) for bytes_ in stored]
     return [_like(tensor, held) for held, tensor in zip(there, tensors, strict=True)]
+
+
+def _sent_at_once(parts: list[Tensor], device: torch.device) -> Tensor:
+    """Return tensors of bytes as one on a device; from page-locked memory, since nobody waits for that to be read."""
+    if device.type != "cuda":
+        return torch.cat(parts).to(device)
+    page_locked = torch.empty(sum(part.numel() for part in parts), dtype=torch.uint8, device="cpu", pin_memory=True)
+    return torch.cat(parts, out=page_locked).to(device, non_blocking=True)
 
 
 def _like(tensor: Tensor, held: Tensor) -> Tensor:

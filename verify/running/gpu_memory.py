@@ -1,7 +1,8 @@
 """Turns at the memory of a GPU, which several runs may share: the jobs of `zoo`, the shards of a CI job.
 
-A case of 2^27 elements has some twenty arrays of float64 of that size, and a tensor with the layout "far" takes a good
-part of what is free. A dozen of them at once fill 140 GB; then CUDA fails anywhere, and a right kernel looks wrong.
+A case of 2^27 elements has some twenty arrays of float64 of that size, and a tensor with the layout "far" may take a
+good part of what is free. A dozen of them at once fill 140 GB; then CUDA fails anywhere, and a right kernel looks
+wrong.
 """
 
 import fcntl
@@ -15,6 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import IO
 
+from verify_norm.cases import placement
 from verify_norm.core.spec import CaseSpec
 
 LARGE = 2**26  # elements
@@ -24,7 +26,8 @@ PATIENCE, POLL = 60.0, 0.01  # seconds
 
 def large(spec: CaseSpec) -> bool:
     """Return whether a case may take gigabytes."""
-    return prod(spec.shape) >= LARGE or any(getattr(spec, field.name) == "far" for field in fields(spec))
+    far = any(getattr(spec, field.name) == "far" for field in fields(spec))
+    return prod(spec.shape) >= LARGE or (far and not placement.in_block(spec.shape))
 
 
 @contextmanager
