@@ -20,6 +20,8 @@ KINDS = {  # what a limit may be about: the words for it
     "none": r"\bNone\b|NoneType|required|requires|needs?\b|without",
     "eps": r"\beps(ilon)?\b",
     "rotary": r"rotar|rotat",
+    "weight_offset": r"offset",
+    "modulation": r"modulat|\bscale\b|\bshift\b",
 }
 REFUSES = re.compile(
     r"only|must|should|expect|require|need|support|not implemented|cannot|can't|at (most|least)|\btakes?\b|exceed|limit"

@@ -87,11 +87,8 @@ def separating(kernel: Kernel, failed: Sequence[CaseSpec], ran: Iterable[CaseSpe
     op, wrong = OPS[kernel.op], list(dict.fromkeys(failed))
     right = [spec for spec in ran if spec not in {*wrong}]
     clauses: list[str] = []
-    named = (
-        set[int]()
-        .union(*map(_numbers, (one for one in said if not STRICT.search(one))))
-        .difference(*({*spec.shape} for spec in wrong))
-    )  # not those it got
+    got = {n for spec in wrong for n in spec.shape}  # a problem may say which sizes it got
+    named = {n for one in said if not STRICT.search(one) for n in _numbers(one)} - got
     while wrong and len(clauses) < MOST_CLAUSES:
         found: list[tuple[bool, int, float, int, str, set[Any], Trait]] = []
         for trait in traits_of(op, ""):
