@@ -251,6 +251,13 @@ def test_what_is_not_said_or_does_not_hold_is_a_failure_with_a_hint(error, refus
     assert hinted in hint
 
 
+def test_one_case_alone_shows_a_rank_where_the_words_speak_of_one():
+    (alone,) = (spec for spec in TABLE if len(spec.shape) == 1)
+    error = IndexError("Dimension out of range (expected to be in range of [-1, 0], but got -2)")
+    assert "x of 2 or more dimensions only: if so, --only ndim>=2" in told(error, lambda s: s == alone, say=hints)
+    assert told(IndexError("index 7 is out of range"), lambda s: s == alone, say=hints) == ""
+
+
 def test_a_kernel_that_offers_none_may_not_fail_on_it():
     error = AttributeError("'NoneType' object has no attribute 'view'")
     offers = Kernel("k", OP.name, run=lambda x, weight=None, bias=None, eps=1e-5: x)

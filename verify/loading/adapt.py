@@ -27,7 +27,7 @@ from verify_norm.loading.bind import Candidate, bind, features
 from verify_norm.loading.bind_option import parse
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.gradients import Call
-from verify_norm.loading.returned import named
+from verify_norm.loading.returned import flat, named
 from verify_norm.loading.signatures import schema_of, signature
 from verify_norm.loading.targets import preset
 
@@ -243,7 +243,9 @@ def _with_names(call: Call, op: Op, returns: tuple[str, ...]) -> Call:
 
     def named_call(given: Mapping[str, Any]) -> Any:
         returned = call(given)
-        values = returned if isinstance(returned, (tuple, list)) else (returned,)
+        values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        if len(values) != len(returns):
+            values = list(flat(returned))  # of (y, (mean, rstd))
         if len(values) != len(returns):
             raise TypeError(f"it returned {len(values)} values; --bind names {len(returns)}: {', '.join(returns)}")
         return {n: value for n, value in zip(returns, values, strict=True) if n != "_"}

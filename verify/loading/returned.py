@@ -46,14 +46,14 @@ def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
             return f"it returned {', '.join(map(str, unknown))}; {op.name} has {', '.join(names)}"
         found = dict(returned)
     else:
-        values = list(_flat(returned))
+        returned_values = list(flat(returned))
+        values = returned_values if len(returned_values) <= len(names) else _tensors(returned_values)
         if len(values) > len(names):
-            values = _tensors(values)
-        if len(values) > len(names):
-            order = ", ".join((*names, *"_" * (len(values) - len(names))))
+            rest = iter(names)
+            order = [next(rest, "_") if _may_be_output(value) else "_" for value in returned_values]
             return (
-                f"it returned {len(values)} values; {op.name} has {len(names)}: {', '.join(names)}; name what it "
-                f'returns in order, with _ for the rest, such as --bind "-> {order}"'
+                f"it returned {len(returned_values)} values; {op.name} has {len(names)}: {', '.join(names)}; name what "
+                f'it returns in order, with _ for the rest, such as --bind "-> {", ".join(order)}"'
             )
         found = dict(zip(names, values, strict=False))
     if op.forward is None:
@@ -81,21 +81,25 @@ def readable(found: Mapping[str, Any]) -> dict[str, Any] | str:
     return next((f"{name} is {problem}" for name, problem in problems if problem is not None), values)
 
 
-def _flat(returned: Any) -> Iterable[Any]:
+def flat(returned: Any) -> Iterable[Any]:
     """Yield the values of nested tuples and lists, for example of (y, (mean, rstd))."""
     if not isinstance(returned, (tuple, list)):
         yield returned
         return
     for value in returned:
-        yield from _flat(value)
+        yield from flat(value)
 
 
 def _tensors(values: list[Any]) -> list[Any]:
     """Return the values without numbers, texts and types, and without None at the end."""
-    kept = [value for value in values if value is None or isinstance(value, torch.Tensor)]
+    kept = [value for value in values if _may_be_output(value)]
     while kept and kept[-1] is None:
         kept.pop()
     return kept
+
+
+def _may_be_output(value: Any) -> bool:
+    return value is None or isinstance(value, torch.Tensor)
 
 
 def plain(value: Any) -> Any:

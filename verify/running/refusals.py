@@ -68,5 +68,13 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
     deliberate = inner[0] in {kind.__name__ for kind in DELIBERATE} if inner else isinstance(error, DELIBERATE)
     by_type = inner[0] == NotImplementedError.__name__ if inner else isinstance(error, NotImplementedError)
     refuses = by_type or (deliberate and (ASSERTED if BARE in said else REFUSES).search(said))
-    kinds = [kind for kind, words in KINDS.items() if re.search(words, said, re.IGNORECASE)]
-    return (*(kind for kind in kinds if refuses or kind == "device"), *[ANY] * by_type)
+    return (*(kind for kind in spoken_of(said) if refuses or kind == "device"), *[ANY] * by_type)
+
+
+def spoken_of(said: str) -> list[str]:
+    """Return the kinds of limits whose words are in a text.
+
+    >>> spoken_of("Dimension out of range (expected to be in range of [-1, 0], but got -2)")
+    ['rank']
+    """
+    return [kind for kind, words in KINDS.items() if re.search(words, said, re.IGNORECASE)]

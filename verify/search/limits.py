@@ -14,7 +14,7 @@ from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.argument_names import meant
-from verify_norm.running.refusals import ANY
+from verify_norm.running.refusals import ANY, spoken_of
 from verify_norm.search.traits import MOSTLY, Limit, Trait, traits_of
 
 FEW = 8  # cases that must run before cases that raise without words are compared with them
@@ -118,8 +118,15 @@ def _grouped(raised: Iterable[Raised]) -> dict[str, list[Raised]]:
 
 
 def _likely(kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec]) -> Limit | None:
-    """Return the first limit of any kind that separates the group from what ran, where enough cases tell."""
-    return _limit(kernel, group, ran, ()) if len(group) > 1 and len(ran) >= FEW else None
+    """Return the first limit that separates the group from what ran, where enough cases tell.
+
+    It is of any kind; one case alone shows a rank at most, where its words speak of one.
+    """
+    if len(ran) < FEW:
+        return None
+    if len(group) > 1:
+        return _limit(kernel, group, ran, ())
+    return _limit(kernel, group, ran, ("rank",)) if "rank" in spoken_of(group[0].problem) else None
 
 
 def _limit(kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec], kinds: Sequence[str]) -> Limit | None:
