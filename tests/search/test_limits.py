@@ -7,7 +7,7 @@ import pytest
 from small_runs import run
 
 from verify_norm.cases import corners
-from verify_norm.core import geometry
+from verify_norm.core import geometry, report_text
 from verify_norm.core.errors import Exit
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
@@ -40,6 +40,7 @@ def told(error, refuses, kernel=NOTHING, say=stated):
     ("error", "refuses", "limit"),
     [
         (ValueError("only 2-D x"), lambda s: len(s.shape) != 2, "x of 2 dimensions only"),
+        (AssertionError("q must be (B, T, H, D)"), lambda s: len(s.shape) != 4, "x of 4 dimensions only"),
         (
             ValueError("too many values to unpack (expected 2)"),
             lambda s: len(s.shape) > 2,
@@ -270,7 +271,9 @@ def test_where_no_case_runs_nothing_is_checked_and_a_case_alone_proves_no_limit(
     def bf8(x, weight, eps):
         raise TypeError("only float8 is supported")
 
-    assert run(bf8, examples=0, checks=("signature",)).verdict is Exit.NOTHING
+    report = run(bf8, examples=0, checks=("signature",))
+    assert report.verdict is Exit.NOTHING
+    assert "only float8 is supported); --only says which cases it takes" in report_text.gap(report)
     assert (
         replay(Kernel("k", "rmsnorm_fwd", run=bf8), CaseSpec((3, 5)), Settings(checks=("signature",))).verdict
         is Exit.FINDINGS

@@ -11,7 +11,8 @@ INTERPRETED = "Triton's interpreter has no such function"  # our own words, whic
 NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
 KINDS = {  # what a limit may be about: the words for it
     "device": NEEDS_GPU.pattern,
-    "rank": r"\b[1-6][- ]?d\b|dimension|\bndim|\.dim\(\)|\brank\b|len\(\w+\.(shape|size\(\))\)|values to unpack|matrix",
+    "rank": r"\b[1-6][- ]?d\b|dimension|\bndim|\.dim\(\)|\brank\b|len\(\w+\.(shape|size\(\))\)|values to unpack|matrix"
+    r"|\((?-i:[A-Z])(, ?(?-i:[A-Z]))+\)",  # (B, T, H, D)
     "dtype": r"\b(d|data|scalar)? ?types?\b|float\d*|bfloat16|\bhalf\b|\b(fp|bf)\d+",
     "multiple": r"divisible|multiple|power of|align| % |\b(even|odd)\b",
     "size": r"size|shape|length|hidden|(?<![a-z])dims?\b|features|\brows?\b|\bcol(umn)?s?\b|elements?|values?\b"

@@ -63,7 +63,7 @@ def stated(kernel: Kernel, raised: Iterable[Raised], ran: Sequence[CaseSpec], *,
             if "device" in kinds:
                 found[words] = f"it does not take CPU tensors ({said})"
             elif not alone:
-                found[words] = f"it refuses them ({said})"
+                found[words] = f"it refuses them ({said}); --only says which cases it takes"
         elif told := _limit(kernel, group, ran, kinds) or (ANY in kinds and _likely(kernel, group, ran)):
             found[words] = f"it takes {told[0]} ({said}); {told[1]}"
     return found
