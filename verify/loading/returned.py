@@ -57,10 +57,10 @@ def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
             )
         found = dict(zip(names, values, strict=False))
         if number := next((name for name in list(found)[1:] if not _may_be_output(found[name])), ""):
-            order = ", ".join(name if _may_be_output(value) else "_" for name, value in found.items())
+            order = [name if _may_be_output(value) else "_" for name, value in found.items()]
             return (
                 f"{number} is a {type(found[number]).__name__}, not a tensor; name what it returns in order, with _ "
-                f'for the rest, such as --bind "-> {order}"'
+                f'for the rest, such as --bind "-> {", ".join(order)}"'
             )
     if op.forward is None:
         found = {name: value for name, value in found.items() if value is not None or name == names[0]}
