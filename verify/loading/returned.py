@@ -46,25 +46,31 @@ def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
             return f"it returned {', '.join(map(str, unknown))}; {op.name} has {', '.join(names)}"
         found = dict(returned)
     else:
-        returned_values = list(flat(returned))
-        values = returned_values if len(returned_values) <= len(names) else _tensors(returned_values)
-        if len(values) > len(names):
-            rest = iter(names)
-            order = [next(rest, "_") if _may_be_output(value) else "_" for value in returned_values]
-            return (
-                f"it returned {len(returned_values)} values; {op.name} has {len(names)}: {', '.join(names)}; name what "
-                f'it returns in order, with _ for the rest, such as --bind "-> {", ".join(order)}"'
-            )
-        found = dict(zip(names, values, strict=False))
-        if number := next((name for name in list(found)[1:] if not _may_be_output(found[name])), ""):
-            order = [name if _may_be_output(value) else "_" for name, value in found.items()]
-            return (
-                f"{number} is a {type(found[number]).__name__}, not a tensor; name what it returns in order, with _ "
-                f'for the rest, such as --bind "-> {", ".join(order)}"'
-            )
+        in_order = _in_order(list(flat(returned)), op)
+        if isinstance(in_order, str):
+            return in_order
+        found = in_order
     if op.forward is None:
         found = {name: value for name, value in found.items() if value is not None or name == names[0]}
     return found
+
+
+def _in_order(returned: list[Any], op: Op) -> dict[str, Any] | str:
+    """Return values by name in the operator's order, or what is wrong with them, with a --bind that names them."""
+    names = [tensor.name for tensor in op.outputs]
+    values = returned if len(returned) <= len(names) else _tensors(returned)
+    found = dict(zip(names, values, strict=False))
+    number = next((name for name in list(found)[1:] if not _may_be_output(found[name])), "")
+    if len(values) > len(names):
+        wrong = f"it returned {len(returned)} values; {op.name} has {len(names)}: {', '.join(names)}"
+        rest = iter(names)
+        order = [next(rest, "_") if _may_be_output(value) else "_" for value in returned]
+    elif number:
+        wrong = f"{number} is a {type(found[number]).__name__}, not a tensor"
+        order = [name if _may_be_output(value) else "_" for name, value in found.items()]
+    else:
+        return found
+    return f'{wrong}; name what it returns in order, with _ for the rest, such as --bind "-> {", ".join(order)}"'
 
 
 def fields_of(returned: Any) -> dict[str, Any] | None:
