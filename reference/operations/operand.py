@@ -56,6 +56,12 @@ class Operand(NDArrayOperatorsMixin):
         """The number of elements."""
         return prod(self.shape)
 
+    def __len__(self) -> int:
+        """Return the length of the first axis."""
+        if not self.shape:
+            raise TypeError("len() of unsized object")
+        return self.shape[0]
+
     def __getitem__(self, key: Any) -> Any:
         """Return a part, by slices, numbers, None and Ellipsis."""
         parts = key if isinstance(key, tuple) else (key,)

@@ -91,7 +91,8 @@ def test_the_command_that_checks_again_has_what_the_run_was_given():
 def test_the_next_step_is_a_contract_or_the_cases_that_fail_no_more():
     explained = replace(CHOSEN, findings=(FINDING,), diagnoses=(Diagnosis("y", "xhat=x"),), outside="M>=1")
     assert report_text.next_step(explained) == (
-        "a weaker contract explains all findings: --contract lanes=8,xhat=x declares it",
+        "a weaker contract explains all findings: "
+        "if the kernel is meant to do so, --contract lanes=8,xhat=x declares it",
         report_text.run_line(CHOSEN, "lanes=8,xhat=x", "N%8=0"),
     )
     assert report_text.explanation(explained, FINDING).endswith(

@@ -58,6 +58,11 @@ def of_none():
     return 0
 
 
+def test_the_length_of_an_array_is_its_number_of_rows():
+    with pytest.raises(UsageError, match="y of a row depends on other rows"):
+        verify_norm.operator(lambda x: x * len(x), name="as_long")
+
+
 class Raising:
     """A function that has no code of its own."""
 
@@ -78,6 +83,7 @@ def crashing(x, weight):
     [
         (sine, {}, r"operator sine: test_user_operators.py:\d+: no rule for the operation sin; those known are "),
         (crashing, {}, r"operator crashing: test_user_operators.py:\d+: ValueError: operands could not be broadcast"),
+        (lambda x: torch.relu(x), {"name": "f"}, "must be Tensor, not Carried; write it with NumPy's operations"),
         (of_y, {}, "expected x as the first argument, got y$"),
         (lambda y, z: y, {"name": "f"}, "expected x as the first argument, got y, z$"),
         (of_none, {}, "expected x as the first argument, got none$"),

@@ -1,5 +1,6 @@
 """The outputs that a callable returns, by name: too many, unknown ones, and what is no tensor."""
 
+import functools
 from collections import namedtuple
 from dataclasses import dataclass
 
@@ -20,9 +21,19 @@ from verify_norm.search.examine import examine
             lambda y: (y, y, y, y),
             "it returned 4 values; rmsnorm_fwd has 2: y, rstd; name what it returns in order, with _ for",
         ),
+        (
+            lambda y: (y, ("a note", y, y)),
+            "it returned 4 values; rmsnorm_fwd has 2: y, rstd; name what it returns in order, with _ for the rest, "
+            'such as --bind "-> y, _, rstd, _"',
+        ),
         (lambda y: {"y": y, "mean": y}, "it returned mean; rmsnorm_fwd has y, rstd"),
         (lambda y: {"y": 1.0}, "y is a float, not a tensor"),
         (lambda y: [y.numpy()], "y is a ndarray, not a tensor"),
+        (
+            lambda y: (y, 0.1),
+            "rstd is a float, not a tensor; name what it returns in order, with _ for the rest, "
+            'such as --bind "-> y, _"',
+        ),
         (lambda y: None, "y: expected a float32 tensor, got None"),
     ],
 )
@@ -31,6 +42,32 @@ def test_a_wrong_number_or_kind_of_outputs_is_a_finding(returned, said):
     (finding,) = examine(kernel, kernel.fit(ROWS), ("signature",), "cpu").findings
     assert finding.check == "signature"
     assert finding.message.startswith(said)
+
+
+def test_the_first_argument_of_a_singledispatch_function_is_given_by_position():
+    @functools.singledispatch
+    def rms(x, weight, eps):
+        raise TypeError
+
+    @rms.register
+    def _(x: torch.Tensor, weight, eps):
+        y = x.double() * (x.double().square().mean(-1, keepdim=True) + eps).rsqrt()
+        return (y if weight is None else y * weight.double()).to(x.dtype)
+
+    (kernel,) = load_directions(rms, "rmsnorm_fwd")
+    assert examine(kernel, kernel.fit(ROWS), ("signature", "accuracy"), "cpu").findings == ()
+
+
+def test_a_bind_of_results_names_each_of_nested_tuples():
+    def nested(x, weight, eps):
+        rstd = torch.rsqrt(x.square().mean(-1) + eps)
+        return x * rstd[..., None] * (1 if weight is None else weight), ("a note", rstd.flatten(), x)
+
+    (kernel,) = load_directions(nested, "rmsnorm_fwd", bind="-> y, _, rstd, _")
+    assert examine(kernel, kernel.fit(ROWS), ("signature",), "cpu").findings == ()
+    (kernel,) = load_directions(nested, "rmsnorm_fwd", bind="-> y, _, rstd")
+    (finding,) = examine(kernel, kernel.fit(ROWS), ("signature",), "cpu").findings
+    assert "it returned 4 values; --bind names 3: y, _, rstd" in finding.message
 
 
 @dataclass

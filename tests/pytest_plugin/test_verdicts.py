@@ -51,6 +51,13 @@ def test_both_directions_of_a_kernel_are_one_verdict():
     assert found["max_ulp"] == {"y.float16": 0.75}
 
 
+def test_a_note_names_the_option_that_settles_all_findings():
+    finding = Finding("norms:k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)))
+    notes = summary([report(findings=(finding,), outside="ndim=2")])["notes"]
+    assert notes[0].startswith("rmsnorm_fwd: no case within --only ndim=2 fails, and most others do")
+    assert not any("--only" in note for note in summary([report(outside="ndim=2")])["notes"])
+
+
 def test_a_check_that_never_looked_says_why():
     idle = (CheckResult("signature", "s", 9, 0), CheckResult("accuracy", "a", 0, 0, no_data="it raised"))
     empty = {"outcome": "unchecked", "reason": "accuracy: no data: it raised", "replays": []}

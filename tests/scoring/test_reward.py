@@ -79,6 +79,19 @@ def test_other_forms_get_it():
 
 
 @pytest.mark.slow
+def test_the_baseline_runs_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "def rmsnorm_fwd(x, weight, eps):\n"
+        "    y = x.double() * (x.double() ** 2).mean(-1, keepdim=True).add(eps).rsqrt()\n"
+        "    return (y if weight is None else y * weight.double()).to(x.dtype)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    found = reward("mine.py:rmsnorm_fwd", **QUICK)
+    assert (found.correct, found.baseline) == (True, "rmsnorm_fwd_torch"), found.why
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reads_frames", "excuses_once"])
 def test_cheats_get_none(name):
     assert reward(f"{GAMEABLE}:{name}", "rmsnorm_fwd", **QUICK).why.startswith("accuracy: y[")
@@ -132,6 +145,14 @@ def test_the_speedup_leaves_out_the_way(times, speedup):
     [
         ("x.py", {"form": "kernel"}, "unknown form 'kernel'"),
         ("x.py", {"form": "kernelbench", "problem": "36"}, "no file x.py"),
+        (
+            f"{NORMS}:RMSNorm",
+            {"form": "kernelbench", "problem": 36},
+            "norms.py:RMSNorm: it is given without a name, as",
+        ),
+        (str(NORMS), {}, "kernel: expected a function of .*norms.py, such as .*norms.py:rms_norm, got the file alone"),
+        ("torch:sin", {}, "op: expected an operator, such as rmsnorm_fwd: torch:sin does not tell; got none"),
+        (str(NORMS), {"form": "kernelbench", "problem": 1}, "unknown problem '1'"),
         (str(NORMS), {"form": "kernelbench"}, "problem: expected the number of a problem"),
         (str(NORMS), {"form": "kernelbench", "problem": "1"}, "unknown problem '1'"),
         (str(NORMS), {"form": "kernelbench", "problem": "36", "op": "layernorm_fwd"}, "is rmsnorm_fwd, got layernorm"),

@@ -388,7 +388,7 @@ def test_only_fields_that_lose_much_have_to_show_in_typical_data(products, asks)
     trial = Trial(kernel, ("accuracy",), {("accuracy", "y"): [spec]}, {}, judge, seed=0, deadline=inf)
     group = diagnosing._Group(trial, "y", [Finding("k", "accuracy", "y", "fail", "m", spec)])
     fields = {"xhat": "x"} if products is None else {"products": products}
-    assert group.everywhere(fields) == (not asks)
+    assert group.shows_in_typical_data(fields) == (not asks)
     assert asked == [kernel.contract] * asks
 
 
@@ -554,7 +554,7 @@ def test_a_check_looks_again_and_finds_nothing_that_would_show_elsewhere(
     looked, gone, everywhere, explains, monkeypatch
 ):
     judged = group(FORWARD, [finding()])
-    for name, answer in (("looks", looked), ("gone", gone), ("everywhere", everywhere)):
+    for name, answer in (("looks_again", looked), ("vanishes", gone), ("shows_in_typical_data", everywhere)):
         monkeypatch.setattr(judged, name, lambda *_, answer=answer: answer)
     assert judged.explains({"xhat": "x"}) == explains
 
@@ -581,7 +581,7 @@ def test_a_check_looks_again_in_as_many_ways(looked, before, after, looks, named
         return Examined(spec, looked=looked, ways=before if contract == Contract() else after)
 
     one = finding(**named)
-    assert group(FORWARD, [one], judge=judge).looks(one, {"xhat": "x"}) == looks
+    assert group(FORWARD, [one], judge=judge).looks_again(one, {"xhat": "x"}) == looks
 
 
 HALF = CaseSpec((2, 8), "float16", special="nan", special_at="first")
@@ -602,13 +602,13 @@ HALF = CaseSpec((2, 8), "float16", special="nan", special_at="first")
 def test_a_check_that_judges_elements_looks_at_the_one_that_it_found(changes, looks):
     one = finding(HALF, **changes)
     judged = group(FORWARD, [one], judge=lambda spec, *_: Examined(spec, looked=(one.check,)), output=one.output)
-    assert judged.looks(one, {"xhat": "x"}) == looks
+    assert judged.looks_again(one, {"xhat": "x"}) == looks
 
 
 def test_an_output_that_the_contract_leaves_without_a_truth_is_not_looked_at(monkeypatch):
     one, contracts = finding(index=(0, 3)), []
     monkeypatch.setattr(diagnosing.make, "truths", lambda *given: contracts.append(given) or {"y": None})
-    assert group(FORWARD, [one]).looks(one, {"xhat": "x"}) is False
+    assert group(FORWARD, [one]).looks_again(one, {"xhat": "x"}) is False
     assert contracts[0][2] == Contract(xhat="x")
 
 
@@ -621,5 +621,5 @@ def test_a_case_of_more_than_a_hundred_rows_is_judged_by_fewer_checks(shape, che
         return Examined(spec, looked=names)
 
     judged = group(FORWARD, [finding(spec)], judge=judge, checks=("accuracy", "memory"))
-    assert judged.clean({"xhat": "x"})
+    assert judged.holds_in_other_cases({"xhat": "x"})
     assert asked[0] == (spec, checks)

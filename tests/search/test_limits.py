@@ -7,7 +7,7 @@ import pytest
 from small_runs import run
 
 from verify_norm.cases import corners
-from verify_norm.core import geometry
+from verify_norm.core import geometry, report_text
 from verify_norm.core.errors import Exit
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
@@ -40,6 +40,7 @@ def told(error, refuses, kernel=NOTHING, say=stated):
     ("error", "refuses", "limit"),
     [
         (ValueError("only 2-D x"), lambda s: len(s.shape) != 2, "x of 2 dimensions only"),
+        (AssertionError("q must be (B, T, H, D)"), lambda s: len(s.shape) != 4, "x of 4 dimensions only"),
         (
             ValueError("too many values to unpack (expected 2)"),
             lambda s: len(s.shape) > 2,
@@ -251,6 +252,13 @@ def test_what_is_not_said_or_does_not_hold_is_a_failure_with_a_hint(error, refus
     assert hinted in hint
 
 
+def test_one_case_alone_shows_a_rank_where_the_words_speak_of_one():
+    (alone,) = (spec for spec in TABLE if len(spec.shape) == 1)
+    error = IndexError("Dimension out of range (expected to be in range of [-1, 0], but got -2)")
+    assert "x of 2 or more dimensions only: if so, --only ndim>=2" in told(error, lambda s: s == alone, say=hints)
+    assert told(IndexError("index 7 is out of range"), lambda s: s == alone, say=hints) == ""
+
+
 def test_a_kernel_that_offers_none_may_not_fail_on_it():
     error = AttributeError("'NoneType' object has no attribute 'view'")
     offers = Kernel("k", OP.name, run=lambda x, weight=None, bias=None, eps=1e-5: x)
@@ -263,7 +271,9 @@ def test_where_no_case_runs_nothing_is_checked_and_a_case_alone_proves_no_limit(
     def bf8(x, weight, eps):
         raise TypeError("only float8 is supported")
 
-    assert run(bf8, examples=0, checks=("signature",)).verdict is Exit.NOTHING
+    report = run(bf8, examples=0, checks=("signature",))
+    assert report.verdict is Exit.NOTHING
+    assert "only float8 is supported); --only says which cases it takes" in report_text.gap(report)
     assert (
         replay(Kernel("k", "rmsnorm_fwd", run=bf8), CaseSpec((3, 5)), Settings(checks=("signature",))).verdict
         is Exit.FINDINGS
@@ -390,6 +400,10 @@ def trait(only):
         ("ndim", {3}, {2}, (8,), None),
         ("ndim", {3}, {2}, (2,), "ndim=2"),
         ("ndim", {3}, {2}, (3,), "ndim=2"),
+        ("ndim", {1}, {2, 3, 4, 7}, (), "ndim>=2"),
+        ("ndim", {5, 6}, {1, 2, 4}, (), "ndim<=4"),
+        ("ndim", {3}, {1, 2, 4}, (), "ndim=1+2+4"),
+        ("modulation", {"sample"}, {"token", None}, (), "modulation=token"),
         ("N", {200}, {1, 100}, (), "N<200"),
         ("N", {100, 1}, {200}, (), "N>100"),
         ("N", {200}, {0}, (), None),
@@ -411,12 +425,14 @@ def test_what_separates_the_cases_that_raised_from_those_that_ran(only, raised, 
         ("ndim", [3, 3, 4], [1, 2, 2], (3, 1.0, "ndim=1+2", {3, 4})),
         ("ndim", [3], [1], (1, 1.0, "ndim=1", {3})),
         ("ndim", [3, 3, 3], [3, 1], (3, 0.75, "ndim=1", {3})),
-        ("ndim", [3, 3], [3, 1], (0, 0.0, "ndim=1+3", set())),
-        ("ndim", [3, 3], [3, 3, 3], (0, 0.0, "ndim=3", set())),
+        ("ndim", [3, 3], [3, 1], (0, 0.0, "", set())),
+        ("ndim", [3, 3], [3, 3, 3], (0, 0.0, "", set())),
+        ("ndim", [1, 1], [2, 3, 4, 7], (2, 1.0, "ndim>=2", {1})),
         ("ndim", [3, 3], [], (0, 0.0, "", set())),  # it takes nothing
         ("weight", [False, False], [True], (2, 1.0, "weight", {False})),
         ("weight", [True, True], [False], (0, 0.0, "", set())),
         ("weight_dtype", [None, "float16"], ["float32"], (0, 0.0, "", set())),
+        ("modulation", ["sample", "sample"], ["token", None], (2, 1.0, "modulation=token", {"sample"})),
         ("N", [5, 5], [5], (2, 2 / 3, "N<5", {5})),
         ("N", [5, 7], [3, 3, 9], (2, 2 / 3, "N<5", {5, 7, 9})),
         ("N", [5, 7], [3, 9, 9], (2, 2 / 3, "N>7", {3, 5, 7})),

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import ml_dtypes
 import norms
@@ -336,6 +337,7 @@ X, W = drawn(2, 8, 64), drawn(64, seed=1)
 BAD = [
     ("rmsnrm", {}, r"unknown operator 'rmsnrm' \(did you mean rmsnorm\?\)"),
     (torch.rms_norm, {}, 'operator: expected a name as "layernorm", got'),
+    (torch.ones(2), {}, 'operator: expected a name as "layernorm", got a Tensor: it follows the results'),
     ("rmsnorm_bwd", {}, "operator: expected a name that ends in _fwd, or 'rmsnorm', got 'rmsnorm_bwd'"),
     ("rmsnorm", {"activation": "gelu"}, "unknown operator 'rmsnorm_gelu'"),
     ("rmsnorm", {"weight": W[:5]}, r"weight: expected the last dimensions of x's shape \(2, 8, 64\), got \(5,\)"),
@@ -381,6 +383,15 @@ def test_bad_input_is_one_line(op, options, said):
     assert isinstance(raised.value, UsageError)
     assert isinstance(raised.value, ValueError)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "tensors"), [(assert_norm_close, (X,)), (assert_norm_close, ()), (assert_norm_gradients_close, (X, X))]
+)
+def test_a_failed_test_shows_its_own_line_alone(call, tensors):
+    with pytest.raises(Exception, match=r"ULP|needs x") as raised:
+        call(X, "rmsnorm", *tensors, eps=EPS)
+    assert [entry.path for entry in raised.traceback.filter(raised)] == [Path(__file__)]
 
 
 def test_bad_input_of_the_others():

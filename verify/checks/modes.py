@@ -177,14 +177,15 @@ def _modes(run: Run) -> tuple[Mode, ...]:
 
 
 def _possible(mode: Mode, run: Run) -> bool:
-    """Return whether a kernel can be tried in a mode: none that overwrites a leaf, or a part of a batch."""
-    if mode in BARE and run.damage:  # what it writes to is not guarded there
+    """Return whether a kernel can be tried in a mode."""
+    if mode in BARE and run.damage:  # nothing guards there what it writes to
         return False
-    if run.kernel.remote and mode in (*BARE, *OF_VMAP):
+    if run.kernel.remote and mode in (*BARE, *OF_VMAP):  # a mode of this process does not reach its own
         return False
     if mode is COMPILED and captures.MISROUTES and run.kernel.autograd:
         return not graph_of(run, run.case.arguments).has_functions()
-    return not (run.kernel.contract.inplace and (mode in (*OF_VMAP, *OF_LEAVES) or mode.words not in MODES))
+    of_leaves = mode in OF_LEAVES or mode.words not in MODES
+    return not (run.kernel.contract.inplace and (mode in OF_VMAP or of_leaves))  # torch refuses to overwrite these
 
 
 def _threaded(numbers: Collection[int]) -> tuple[Mode, ...]:

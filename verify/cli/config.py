@@ -32,6 +32,8 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that an argument names."""
         with console.statuses():
+            if args[0] not in self.commands and looks_like_a_kernel(args[0]):
+                raise UsageError(f"unknown command {args[0]!r}: a kernel is given as --kernel {args[0]}")
             one_of("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
@@ -49,6 +51,15 @@ class Command(TyperCommand):
         """Run the command."""
         announce(ctx)
         return super().invoke(ctx)
+
+
+def looks_like_a_kernel(argument: str) -> bool:
+    """Return whether an argument is of a form that --kernel takes.
+
+    >>> [looks_like_a_kernel(text) for text in ("k.py:f", "k.py", "layernorm_bwd", "adit")]
+    [True, True, True, False]
+    """
+    return ":" in argument or argument.endswith((".py", "_fwd", "_bwd"))
 
 
 def refuse_two_operators(args: Sequence[str]) -> None:

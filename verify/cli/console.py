@@ -74,16 +74,21 @@ def ended_by(error: BaseException) -> Exit:
 
 
 def _refused(error: Any) -> str:
-    """Return typer's message about a command line; of arguments, which ones the command takes."""
+    """Return typer's message about a command line; of arguments and options, which ones the command takes."""
     message, context = str(error.format_message()), error.ctx
     command = context.command_path.removeprefix("verify-norm ") if context else ""
     if message.startswith("Missing argument"):
         name, help_ = message.split("'")[1].upper(), error.param.help.rstrip(".")
         return f"{command}: expected {name}, got none; {name} is: {help_}"
+    if message.startswith("Missing option"):
+        option, help_ = max(error.param.opts, key=len), error.param.help.rstrip(".")
+        return f"{command}: expected {option}, got none; {help_}"
     if message.startswith("Got unexpected extra"):
         count = len(context.command.collect_usage_pieces(context)) - 1
         got = message.partition("(")[2].rpartition("(")[2].rstrip(").")
-        return f"{command}: expected {count} argument{'s' * (count != 1)}, got {got} too"
+        takes_kernel = any("--kernel" in param.opts for param in context.command.params)
+        instead = "; a kernel is given as --kernel" * takes_kernel
+        return f"{command}: expected {count} argument{'s' * (count != 1)}, got {got} too{instead}"
     return message
 
 

@@ -79,7 +79,8 @@ def next_step(report: Report) -> tuple[str, str]:
     """Return what would settle all findings, in words, and the command that declares it; "" and "" if nothing would."""
     contract, only = declaration(report), report.outside
     if contract:
-        settled = f"a weaker contract explains all findings: --contract {contract} declares it"
+        meant = f"if the kernel is meant to do so, --contract {contract} declares it"
+        settled = f"a weaker contract explains all findings: {meant}"
         return settled, run_line(report, contract, report.settings.only)
     if only and report.findings:
         settled = f"no case within --only {only} fails, and most others do; if the kernel takes no others, declare it"

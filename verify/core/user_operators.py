@@ -21,7 +21,7 @@ from verify_norm.core.op import Op, Tensor
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tensors import DY, RSTD, SAVED_RSTD, X, Y, gradient
 from verify_norm.reference.operations.function import DIMS, Function, Own
-from verify_norm.reference.operations.operand import UnknownOperationError
+from verify_norm.reference.operations.operand import Operand, UnknownOperationError
 from verify_norm.reference.operations.trial import complaint
 
 OPTIONS = ("eps", "weight_offset")  # of a case, which an operator may have
@@ -132,9 +132,7 @@ def operator(
     try:
         wrong = complaint(own)
     except Exception as error:
-        unknown = isinstance(error, UnknownOperationError)
-        words = f"no rule for {error}" if unknown else one_line(error)
-        raise UsageError(f"operator {label}: {_line(error, (reference, gradient))}{words}") from error
+        raise UsageError(f"operator {label}: {_line(error, (reference, gradient))}{_why(error)}") from error
     if wrong is not None:
         raise UsageError(f"operator {label}: {wrong}")
     told = (inspect.getdoc(reference) or "your own operator").splitlines()[0].rstrip(".")
@@ -221,6 +219,14 @@ def _described(
         if one not in able:
             raise UsageError(f"operator: {name}: expected {alternatives(able)} as its dimensions, got {one!r:.40}")
     return Own(function, tensors, tuple(options), ("y", *statistics), positive, gradient)
+
+
+def _why(error: Exception) -> str:
+    """Return in words why a function could not run on values that carry their errors."""
+    if isinstance(error, UnknownOperationError):
+        return f"no rule for {error}"
+    foreign = isinstance(error, TypeError) and any(kind.__name__ in str(error) for kind in Operand.__subclasses__())
+    return one_line(error) + "; write it with NumPy's operations: x stands for an array" * foreign
 
 
 def _line(error: BaseException, functions: Iterable[Callable[..., Any] | None]) -> str:

@@ -11,25 +11,23 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from verify_norm.cases import make
-from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.geometry import differentiable
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
-from verify_norm.core.promises import output_dtype
 from verify_norm.loading import domain, gradients, modules
 from verify_norm.loading.argument_names import FEATURES, meant
 from verify_norm.loading.bind import Candidate, bind, features
 from verify_norm.loading.bind_option import parse
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.gradients import Call
-from verify_norm.loading.returned import named
+from verify_norm.loading.returned import flat, named
 from verify_norm.loading.signatures import schema_of, signature
 from verify_norm.loading.targets import preset
+from verify_norm.loading.written import blank, merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,6 @@ class Adapted:
 
 
 WRITES = "writes into"  # what is said of a function whose results are among its arguments
-BYTES = ("float4_e2m1fn", "float8_e8m0fnu")  # types that a kernel gets as bytes, where it writes into its outputs
 
 
 class WritesError(UsageError):
@@ -160,9 +157,9 @@ def _function(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Do
         raise WritesError(f"{name} {WRITES} {', '.join(into)}, which has no gradient: use --op {op.name}")
 
     def call(given: Mapping[str, Any]) -> Any:
-        written = {n: _blank(n, op, contract, given) for n in into}
+        written = {n: blank(n, op, contract, given) for n in into}
         returned = binding.call(function, {**given, FEATURES: features(op, given), **written})
-        return _merged(returned, written, op) if written else returned
+        return merged(returned, written, op) if written else returned
 
     named_call = _with_names(call, op, binding.returns)
     return _unasked(named_call, op) if untold else named_call, within
@@ -197,42 +194,6 @@ def _kernel(call: Call, candidate: Candidate, *more: str) -> Callable[..., Any]:
     return run
 
 
-def _blank(name: str, op: Op, contract: Contract, given: Mapping[str, Any]) -> Tensor | None:
-    """Return an uninitialized tensor in an output's shape and type; None for the gradient of None."""
-    tensor = next(t for t in op.outputs if t.name == name)
-    x: Tensor = given["residual_out"] if "x" not in given else given["x"]
-    of = given.get(name.removeprefix("d")) if tensor.extent == "affine" else None
-    types = [None if t is None else str(t.dtype).removeprefix("torch.") for t in (x, of)]
-    kind = output_dtype(tensor, contract, str(types[0]), types[1])
-    dtype = torch.uint8 if kind in BYTES else getattr(torch, kind)
-    shape: tuple[int, ...] = tuple(x.shape) if tensor.extent == "data" else (1,)  # "one"
-    if tensor.extent == "sample":
-        shape = tuple(given[name.removeprefix("d")].shape)
-    if tensor.extent == "affine":
-        return None if of is None else torch.empty(of.shape, dtype=dtype, device=of.device)
-    if tensor.extent == "block":
-        n = features(op, given)
-        shape = (x.numel() // max(n, 1), op.quantizer.blocks(n))
-    if kind == "float4_e2m1fn":
-        shape = (*shape[:-1], -(-shape[-1] // 2))
-    if tensor.extent == "statistic":
-        if op.view == "rows":
-            shape = (x.numel() // max(features(op, given), 1),)
-        else:
-            shape = (x.shape[0], given.get("num_groups", x.shape[1])) if op.view == "groups" else (x.shape[1],)
-    return torch.empty(shape, dtype=dtype, device=x.device)
-
-
-def _merged(returned: Any, written: dict[str, Any], op: Op) -> dict[str, Any] | Any:
-    """Return the tensors written into, and the other returned values, by name."""
-    values = returned if isinstance(returned, (tuple, list)) else (returned,)
-    rest = [v for v in values if v is not None and not any(v is t for t in written.values())]
-    names = [t.name for t in op.outputs if t.name not in written]
-    if len(rest) > len(names):
-        raise TypeError(f"expected {', '.join(written)} to be written into, got {len(rest)} returned values too")
-    return {**written, **dict(zip(names, rest, strict=False))}
-
-
 def _with_names(call: Call, op: Op, returns: tuple[str, ...]) -> Call:
     known = [t.name for t in op.outputs]
     for n in returns:
@@ -243,7 +204,9 @@ def _with_names(call: Call, op: Op, returns: tuple[str, ...]) -> Call:
 
     def named_call(given: Mapping[str, Any]) -> Any:
         returned = call(given)
-        values = returned if isinstance(returned, (tuple, list)) else (returned,)
+        values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        if len(values) != len(returns):
+            values = list(flat(returned))  # of (y, (mean, rstd))
         if len(values) != len(returns):
             raise TypeError(f"it returned {len(values)} values; --bind names {len(returns)}: {', '.join(returns)}")
         return {n: value for n, value in zip(returns, values, strict=True) if n != "_"}

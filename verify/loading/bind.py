@@ -84,23 +84,25 @@ class Binding:
         more = {name: given[name] for name in self.every}
         try:
             return function(*(v for a, v in values if a.positional), **more, **named)
-        except (IndexError, KeyError) as error:
-            if not self.rest or not self.stars or self.arguments:
-                raise
-            hint = f"its signature is (*{self.stars}, **{self.rest}), which gets all by name: name its arguments"
-            raise type(error)(f"{error}; {hint}, by a function around it") from error
-        except TypeError as error:
-            refused = UNEXPECTED.search(str(error))
-            if self.rest and self.stars and not self.arguments and ARGUMENTS.search(str(error)):
-                own = [n for n in self.every if n not in DERIVED and (refused is None or n != refused[1])]
-                named_so = ",".join(f"{n}={n}" for n in own)
-                hint = f"its signature is (*{self.stars}, **{self.rest}): name its arguments, as --bind {named_so}"
-                raise TypeError(f"{error}; {hint}") from error
-            if refused is None or refused[1] not in more:
-                raise
-            taken = ", ".join(f"{name}={name}" for name in self.sources if name != refused[1])
-            hint = f"its **{self.rest} gets all that the operator offers; name what it takes, as --bind '{taken}'"
-            raise TypeError(f"{error}; {hint}") from error
+        except (IndexError, KeyError, TypeError) as error:
+            if hint := self._hint(error):
+                raise type(error)(f"{error}; {hint}") from error
+            raise
+
+    def _hint(self, error: Exception) -> str:
+        """Return how to name the arguments of a callable that takes *args or **kwargs; "" for any other error."""
+        nameless = bool(self.rest and self.stars and not self.arguments)
+        its = f"its signature is (*{self.stars}, **{self.rest})"
+        if not isinstance(error, TypeError):
+            return f"{its}, which gets all by name: name its arguments, by a function around it" * nameless
+        refused = UNEXPECTED.search(str(error))
+        if nameless and ARGUMENTS.search(str(error)):
+            own = [n for n in self.every if n not in DERIVED and (refused is None or n != refused[1])]
+            return f"{its}: name its arguments, as --bind {','.join(f'{n}={n}' for n in own)}"
+        if refused is None or refused[1] not in self.every:
+            return ""
+        taken = ", ".join(f"{name}={name}" for name in self.sources if name != refused[1])
+        return f"its **{self.rest} gets all that the operator offers; name what it takes, as --bind '{taken}'"
 
 
 def bind(
@@ -153,17 +155,7 @@ def bind(
             arguments += [Argument(p.name, None, p.default, in_order)] * in_order
             kept += [(p.name, f"it keeps its default {p.default!r:.60}")] * (p.default is not None)
     if unknown:
-        if unknown[0] == "self" == parameters[0].name:
-            of, _, method = candidate.name.rpartition(".")
-            instance = f"name that of an instance, such as norm = {of.rpartition(':')[2]}(…), norm.{method}"
-            raise UsageError(f"{candidate.name} is a method of a class: {instance}")
-        them = f"argument{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
-        offers = f"{candidate.op.name} offers {', '.join(offered)}"
-        free = [name for name in offered if name not in _taken(arguments)]
-        like = [name for name in free if name.startswith(unknown[0].lower())]
-        some = f"{like[0]}={unknown[0]}" if like else f"NAME={unknown[0]} with NAME from this list" if free else ""
-        options = f"--bind {some}, or " * bool(some) + f"--bind {unknown[0]}=<a constant>"
-        raise UsageError(f"{candidate.name}: unknown {them}; {offers} ({options})")
+        raise _unknown(candidate, unknown, offered, _taken(arguments), method=parameters[0].name == "self")
     if not rest:
         return Binding(tuple(arguments), fixed, option.returns, unset=tuple(unset), kept=tuple(kept))
     known = {*elsewhere, *(p.name for p in named)}
@@ -176,6 +168,26 @@ def bind(
         every = tuple(n for n in offered if n not in (*_taken(arguments), FEATURES))
     stars = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
     return Binding(tuple(arguments), fixed, option.returns, every, rest, stars, tuple(unset), tuple(kept))
+
+
+def _unknown(
+    candidate: Candidate, unknown: list[str], offered: tuple[str, ...], taken: Collection[str], *, method: bool
+) -> UsageError:
+    """Return the error about parameters without a default that fit nothing, with the --bind that would name the first.
+
+    `taken` are the operator's names that other parameters have.
+    """
+    if method and unknown[0] == "self":
+        of, _, name = candidate.name.rpartition(".")
+        instance = f"name that of an instance, such as norm = {of.rpartition(':')[2]}(…), norm.{name}"
+        return UsageError(f"{candidate.name} is a method of a class: {instance}")
+    free = [name for name in offered if name not in taken]
+    like = [name for name in free if name.startswith(unknown[0].lower())]
+    some = f"{like[0]}={unknown[0]}" if like else f"NAME={unknown[0]} with NAME from this list" if free else ""
+    options = f"--bind {some}, or " * bool(some) + f"--bind {unknown[0]}=<a constant>"
+    them = f"argument{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
+    offers = f"{candidate.op.name} offers {', '.join(offered)}"
+    return UsageError(f"{candidate.name}: unknown {them}; {offers} ({options})")
 
 
 def _with_preset(candidate: Candidate, offered: tuple[str, ...]) -> BindOption:

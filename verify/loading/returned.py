@@ -46,19 +46,31 @@ def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
             return f"it returned {', '.join(map(str, unknown))}; {op.name} has {', '.join(names)}"
         found = dict(returned)
     else:
-        values = list(_flat(returned))
-        if len(values) > len(names):
-            values = _tensors(values)
-        if len(values) > len(names):
-            order = ", ".join((*names, *"_" * (len(values) - len(names))))
-            return (
-                f"it returned {len(values)} values; {op.name} has {len(names)}: {', '.join(names)}; name what it "
-                f'returns in order, with _ for the rest, such as --bind "-> {order}"'
-            )
-        found = dict(zip(names, values, strict=False))
+        in_order = _in_order(list(flat(returned)), op)
+        if isinstance(in_order, str):
+            return in_order
+        found = in_order
     if op.forward is None:
         found = {name: value for name, value in found.items() if value is not None or name == names[0]}
     return found
+
+
+def _in_order(returned: list[Any], op: Op) -> dict[str, Any] | str:
+    """Return values by name in the operator's order, or what is wrong with them, with a --bind that names them."""
+    names = [tensor.name for tensor in op.outputs]
+    values = returned if len(returned) <= len(names) else _tensors(returned)
+    found = dict(zip(names, values, strict=False))
+    number = next((name for name in list(found)[1:] if not _may_be_output(found[name])), "")
+    if len(values) > len(names):
+        wrong = f"it returned {len(returned)} values; {op.name} has {len(names)}: {', '.join(names)}"
+        rest = iter(names)
+        order = [next(rest, "_") if _may_be_output(value) else "_" for value in returned]
+    elif number:
+        wrong = f"{number} is a {type(found[number]).__name__}, not a tensor"
+        order = [name if _may_be_output(value) else "_" for name, value in found.items()]
+    else:
+        return found
+    return f'{wrong}; name what it returns in order, with _ for the rest, such as --bind "-> {", ".join(order)}"'
 
 
 def fields_of(returned: Any) -> dict[str, Any] | None:
@@ -81,21 +93,25 @@ def readable(found: Mapping[str, Any]) -> dict[str, Any] | str:
     return next((f"{name} is {problem}" for name, problem in problems if problem is not None), values)
 
 
-def _flat(returned: Any) -> Iterable[Any]:
+def flat(returned: Any) -> Iterable[Any]:
     """Yield the values of nested tuples and lists, for example of (y, (mean, rstd))."""
     if not isinstance(returned, (tuple, list)):
         yield returned
         return
     for value in returned:
-        yield from _flat(value)
+        yield from flat(value)
 
 
 def _tensors(values: list[Any]) -> list[Any]:
     """Return the values without numbers, texts and types, and without None at the end."""
-    kept = [value for value in values if value is None or isinstance(value, torch.Tensor)]
+    kept = [value for value in values if _may_be_output(value)]
     while kept and kept[-1] is None:
         kept.pop()
     return kept
+
+
+def _may_be_output(value: Any) -> bool:
+    return value is None or isinstance(value, torch.Tensor)
 
 
 def plain(value: Any) -> Any:

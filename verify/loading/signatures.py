@@ -15,9 +15,13 @@ def signature(function: Any, name: str) -> list[inspect.Parameter]:
     if schema is not None:
         return [_parameter(argument) for argument in schema.arguments]
     try:
-        return list(inspect.signature(function).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name} has no signature to bind arguments by: {error}") from error
+    if parameters and hasattr(function, "registry") and hasattr(function, "dispatch"):
+        # functools.singledispatch chooses by the type of the first argument that is given by position
+        parameters[0] = parameters[0].replace(kind=inspect.Parameter.POSITIONAL_ONLY)
+    return parameters
 
 
 def schema_of(function: Any) -> Any:

@@ -7,7 +7,7 @@ from verify_norm.auditing.model import report_of
 from verify_norm.core.case_words import count
 from verify_norm.core.errors import Exit
 from verify_norm.core.regression import RegressionLimits
-from verify_norm.core.report_text import cases, failure, gap, replay_line
+from verify_norm.core.report_text import cases, failure, gap, next_step, replay_line
 from verify_norm.core.results import Report
 from verify_norm.report import documents
 from verify_norm.report.words import no_data, seen
@@ -108,7 +108,12 @@ def _basis(report: Report) -> str:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    """Yield what was seen, and what was not checked. Checks that do not apply are tests that skip."""
+    """Yield what would settle all findings, what was seen, and what was not checked.
+
+    Checks that do not apply are tests that skip.
+    """
+    settled, _ = next_step(report)
+    yield from [f"{report.op}: {settled}"] * bool(settled)
     yield from (f"{report.op}: {line}" for line in seen(report))
     for skip in report.skipped:
         if not skip.what.startswith("check "):

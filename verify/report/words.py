@@ -1,10 +1,12 @@
 """The parts of a report in words and numbers: its verdict, a case, an error. The page uses most of them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from math import inf, isfinite
 from typing import Literal
 
 from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
+from verify_norm.core import ways
 from verify_norm.core.case_words import count
 from verify_norm.core.contract import Contract
 from verify_norm.core.errors import Exit, alternatives
@@ -69,13 +71,26 @@ def seen(report: Report) -> list[str]:
     if done.possible:
         lines[0] += f"; {done.pairs:,} of {count(done.possible, 'pair')} of choices"
     if saw.ways:
-        lines += ["; ".join(f"{check}: {', '.join(ways)}" for check, ways in saw.ways.items())]
+        lines += ["; ".join(f"{check}: {', '.join(_listed(taken))}" for check, taken in saw.ways.items())]
     if report.contract != Contract():
         lines += [f"contract: {contract(report.contract)}"]
     called = [f"{name} in {times:,} of {count(done.compared, 'case')}" for name, times in saw.operators.items()]
     lines += [f"it calls torch's {', '.join(called)}"] * bool(called)
     lines += [f"note: {words}, in {count(times, 'case')}" for words, times in saw.notes.items()]
     return [*lines, *sentences(report.proofs), *filter(None, [spent(report)])]
+
+
+def _listed(taken: Iterable[str]) -> list[str]:
+    """Return ways as a reader sees them: the sets of inputs that alone require a gradient, if several, as a number.
+
+    >>> _listed(["under autocast", "where x, weight alone require a gradient", "where x alone requires a gradient"])
+    ['under autocast', 'where some inputs alone require a gradient (2 sets of them)']
+    """
+    sets = [way for way in taken if way in ways.sets_of_leaves()]
+    if len(sets) < 2:
+        return list(taken)
+    others = [way for way in taken if way not in sets]
+    return [*others, f"where some inputs alone require a gradient ({len(sets)} sets of them)"]
 
 
 def spent(report: Report) -> str:

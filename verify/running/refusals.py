@@ -11,7 +11,8 @@ INTERPRETED = "Triton's interpreter has no such function"  # our own words, whic
 NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
 KINDS = {  # what a limit may be about: the words for it
     "device": NEEDS_GPU.pattern,
-    "rank": r"\b[1-6][- ]?d\b|dimension|\bndim|\.dim\(\)|\brank\b|len\(\w+\.(shape|size\(\))\)|values to unpack|matrix",
+    "rank": r"\b[1-6][- ]?d\b|dimension|\bndim|\.dim\(\)|\brank\b|len\(\w+\.(shape|size\(\))\)|values to unpack|matrix"
+    r"|\((?-i:[A-Z])(, ?(?-i:[A-Z]))+\)",  # (B, T, H, D)
     "dtype": r"\b(d|data|scalar)? ?types?\b|float\d*|bfloat16|\bhalf\b|\b(fp|bf)\d+",
     "multiple": r"divisible|multiple|power of|align| % |\b(even|odd)\b",
     "size": r"size|shape|length|hidden|(?<![a-z])dims?\b|features|\brows?\b|\bcol(umn)?s?\b|elements?|values?\b"
@@ -20,6 +21,8 @@ KINDS = {  # what a limit may be about: the words for it
     "none": r"\bNone\b|NoneType|required|requires|needs?\b|without",
     "eps": r"\beps(ilon)?\b",
     "rotary": r"rotar|rotat",
+    "weight_offset": r"offset",
+    "modulation": r"modulat|\bscale\b|\bshift\b",
 }
 REFUSES = re.compile(
     r"only|must|should|expect|require|need|support|not implemented|cannot|can't|at (most|least)|\btakes?\b|exceed|limit"
@@ -66,5 +69,13 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
     deliberate = inner[0] in {kind.__name__ for kind in DELIBERATE} if inner else isinstance(error, DELIBERATE)
     by_type = inner[0] == NotImplementedError.__name__ if inner else isinstance(error, NotImplementedError)
     refuses = by_type or (deliberate and (ASSERTED if BARE in said else REFUSES).search(said))
-    kinds = [kind for kind, words in KINDS.items() if re.search(words, said, re.IGNORECASE)]
-    return (*(kind for kind in kinds if refuses or kind == "device"), *[ANY] * by_type)
+    return (*(kind for kind in spoken_of(said) if refuses or kind == "device"), *[ANY] * by_type)
+
+
+def spoken_of(said: str) -> list[str]:
+    """Return the kinds of limits whose words are in a text.
+
+    >>> spoken_of("Dimension out of range (expected to be in range of [-1, 0], but got -2)")
+    ['rank']
+    """
+    return [kind for kind, words in KINDS.items() if re.search(words, said, re.IGNORECASE)]

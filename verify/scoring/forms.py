@@ -77,6 +77,8 @@ def subject(kernel: str, op: str | None, form: str, problem: str, folder: Path) 
     if form == "function":
         if problem:
             raise UsageError(f"problem: expected none for form=function, got {problem!r}")
+        if kernel.endswith(".py"):
+            raise UsageError(f"kernel: expected a function of {kernel}, such as {kernel}:rms_norm, got the file alone")
         return Subject(kernel, op)
     path = _file(kernel)
     if not problem:
@@ -87,7 +89,9 @@ def subject(kernel: str, op: str | None, form: str, problem: str, folder: Path) 
 def _file(name: str) -> str:
     path = Path(name)
     if not path.is_file():
-        raise UsageError(f"no file {name}")
+        alone = name.rpartition(":")[0]
+        named = f": it is given without a name, as {alone}" if Path(alone).is_file() else ""
+        raise UsageError(f"no file {name}{named}")
     return str(path.absolute())
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from verify_norm.core.errors import UsageError, texts
+from verify_norm.core.errors import UnknownOpError, UsageError, texts
 from verify_norm.core.report_text import gap, replay_line
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Seconds
@@ -44,7 +44,7 @@ def reward(
     op: str | None = None,
     *,
     form: str = "function",
-    problem: str = "",
+    problem: str | int = "",
     baseline: str | None = None,
     dtypes: Any = None,
     contract: str = "",
@@ -72,6 +72,7 @@ def reward(
     ------
     UsageError : an option is wrong, or a file is not in its form. A kernel that cannot be loaded is not correct.
     """
+    problem = str(problem) if isinstance(problem, int) else problem
     texts(kernel=kernel, op=op or "", problem=problem, baseline=baseline or "", bind=bind)
     if not least(Seconds) <= seconds <= MOST:
         raise UsageError(f"seconds: expected at most {MOST:g}, and {least(Seconds):g} or more, got {seconds!r:.60}")
@@ -84,6 +85,10 @@ def reward(
         options(**given)  # a wrong option is no fault of the kernel's
         try:
             asked = request(found.target, given, op=found.op, bind=found.bind)
+        except UnknownOpError:
+            raise UsageError(
+                f"op: expected an operator, such as rmsnorm_fwd: {kernel} does not tell; got none"
+            ) from None
         except UsageError as error:
             return Reward(False, str(error), seed=seed)
         from verify_norm.scoring.timing import TimedWrongError, speedup  # as search, after Triton's interpreter is on

@@ -117,21 +117,21 @@ class _Group:
         try:
             if any(finding.check == "crash" for finding in self.findings):
                 return Diagnosis(self.output)
-            if any(self.gone(finding, {}) for finding in self.findings):
+            if any(self.vanishes(finding, {}) for finding in self.findings):
                 return Diagnosis(self.output, untold=FLEETING)
-            for known, fields in self.candidates() if self.hopeful() else ():
+            for known, fields in self.candidates() if self.any_contract_may_explain() else ():
                 self.tried += 1
                 if not self.explains(fields):
                     continue
                 likely = f"; {write(fields)} explains the smallest case"
-                if self.clean(fields):
+                if self.holds_in_other_cases(fields):
                     self.trial.found.append((known, fields))
                     return self.explained(known, fields)
         except _LateError:
             return Diagnosis(self.output, untold=LATE + likely)
         return Diagnosis(self.output, tried=self.tried)
 
-    def hopeful(self) -> bool:
+    def any_contract_may_explain(self) -> bool:
         """Return whether all weaker contracts together explain the smallest cases: if not, none does alone.
 
         A contract that promises something instead, such as another type, is among them alone of its kind.
@@ -139,7 +139,7 @@ class _Group:
         known = [fields for one in WEAKER if (fields := self.fields(one))]
         together = joined(write(fields) for fields in known if not fields.keys() & INSTEAD)
         variants = [together, *(together | fields for fields in known if fields.keys() <= INSTEAD)]
-        return any(all(self.gone(finding, fields) for finding in self.findings) for fields in variants)
+        return any(all(self.vanishes(finding, fields) for finding in self.findings) for fields in variants)
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield the weaker contracts that change the kernel's own, first those that explain other outputs."""
@@ -155,7 +155,7 @@ class _Group:
         rest = [pair for pair in costly if self.allowance(pair[1]).loses]  # others only keep checks from looking
         yield from rest
         for one, freed in free:
-            if any(self.taken(finding, freed) for finding in self.findings):
+            if any(self.excused(finding, freed) for finding in self.findings):
                 yield from ((_both(one, known), joined((write(freed), write(fields)))) for known, fields in rest)
 
     def fields(self, known: Known) -> dict[str, Any] | None:
@@ -182,7 +182,7 @@ class _Group:
         cases = (spec for f in self.findings for spec in self.trial.failing[f.check, f.output])
         return list(dict.fromkeys((spec.dtype, spec.weight_dtype) for spec in cases))
 
-    def gone(self, finding: Finding, fields: dict[str, Any]) -> bool:
+    def vanishes(self, finding: Finding, fields: dict[str, Any]) -> bool:
         """Return whether the check does not find it again in its smallest case, under the weaker contract."""
         key = finding.check, self.output
         return all((one.check, one.output) != key for one in self.again(finding, fields).findings)
@@ -193,10 +193,10 @@ class _Group:
 
     def explains(self, fields: dict[str, Any]) -> bool:
         """Return whether it takes each finding from its smallest case, in which a check that found one looks again."""
-        looked = any(self.looks(f, fields) for f in self.findings)
-        return looked and all(self.taken(f, fields) for f in self.findings) and self.everywhere(fields)
+        looked = any(self.looks_again(f, fields) for f in self.findings)
+        return looked and all(self.excused(f, fields) for f in self.findings) and self.shows_in_typical_data(fields)
 
-    def taken(self, finding: Finding, fields: dict[str, Any]) -> bool:
+    def excused(self, finding: Finding, fields: dict[str, Any]) -> bool:
         """Return whether the contract takes the finding from its smallest case, and not a change of the case does.
 
         What a kernel may overwrite shares no memory: in a case that is changed so, the kernel's own contract finds it.
@@ -206,9 +206,9 @@ class _Group:
             own = self.trial.under(self.trial.kernel.contract, spec, (name,))
             if all((one.check, one.output) != (finding.check, self.output) for one in own.findings):
                 return False
-        return self.gone(finding, fields)
+        return self.vanishes(finding, fields)
 
-    def everywhere(self, fields: dict[str, Any]) -> bool:
+    def shows_in_typical_data(self, fields: dict[str, Any]) -> bool:
         """Return whether what narrow types lose shows in typical data too: if not, they hide another mistake.
 
         They lose so much of every sum that E[x²] − μ², wrong at large means and in short rows, is within their bounds.
@@ -222,7 +222,7 @@ class _Group:
         examined = (self.trial.under(wide, spec, checks) for spec in typical)
         return any(finding.output == self.output for one in examined for finding in one.findings)
 
-    def looks(self, finding: Finding, fields: dict[str, Any]) -> bool:
+    def looks_again(self, finding: Finding, fields: dict[str, Any]) -> bool:
         """Return whether the check looks again, in as many ways; where it judges elements, at the one that it found."""
         name, before, after = finding.during or finding.check, self.again(finding, {}), self.again(finding, fields)
         if name not in after.looked or any(way not in after.ways for way in before.ways if way[0] == name):
@@ -233,7 +233,7 @@ class _Group:
         expected = make.truths(spec, op, self.weaker(fields), make.exact_inputs(spec, op))[finding.output]
         return expected is not None and bool(judge.judged(expected)[finding.index])
 
-    def clean(self, fields: dict[str, Any]) -> bool:
+    def holds_in_other_cases(self, fields: dict[str, Any]) -> bool:
         """Return whether no check finds anything about the output, in failing cases and in fresh ones.
 
         In failing cases nothing else may show either, such as wrong values where the kernel seemed to return none.

@@ -14,7 +14,7 @@ from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.argument_names import meant
-from verify_norm.running.refusals import ANY
+from verify_norm.running.refusals import ANY, spoken_of
 from verify_norm.search.traits import MOSTLY, Limit, Trait, traits_of
 
 FEW = 8  # cases that must run before cases that raise without words are compared with them
@@ -63,7 +63,7 @@ def stated(kernel: Kernel, raised: Iterable[Raised], ran: Sequence[CaseSpec], *,
             if "device" in kinds:
                 found[words] = f"it does not take CPU tensors ({said})"
             elif not alone:
-                found[words] = f"it refuses them ({said})"
+                found[words] = f"it refuses them ({said}); --only says which cases it takes"
         elif told := _limit(kernel, group, ran, kinds) or (ANY in kinds and _likely(kernel, group, ran)):
             found[words] = f"it takes {told[0]} ({said}); {told[1]}"
     return found
@@ -87,11 +87,8 @@ def separating(kernel: Kernel, failed: Sequence[CaseSpec], ran: Iterable[CaseSpe
     op, wrong = OPS[kernel.op], list(dict.fromkeys(failed))
     right = [spec for spec in ran if spec not in {*wrong}]
     clauses: list[str] = []
-    named = (
-        set[int]()
-        .union(*map(_numbers, (one for one in said if not STRICT.search(one))))
-        .difference(*({*spec.shape} for spec in wrong))
-    )  # not those it got
+    got = {n for spec in wrong for n in spec.shape}  # a problem may say which sizes it got
+    named = {n for one in said if not STRICT.search(one) for n in _numbers(one)} - got
     while wrong and len(clauses) < MOST_CLAUSES:
         found: list[tuple[bool, int, float, int, str, set[Any], Trait]] = []
         for trait in traits_of(op, ""):
@@ -121,8 +118,15 @@ def _grouped(raised: Iterable[Raised]) -> dict[str, list[Raised]]:
 
 
 def _likely(kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec]) -> Limit | None:
-    """Return the first limit of any kind that separates the group from what ran, where enough cases tell."""
-    return _limit(kernel, group, ran, ()) if len(group) > 1 and len(ran) >= FEW else None
+    """Return the first limit that separates the group from what ran, where enough cases tell.
+
+    It is of any kind; one case alone shows a rank at most, where its words speak of one.
+    """
+    if len(ran) < FEW:
+        return None
+    if len(group) > 1:
+        return _limit(kernel, group, ran, ())
+    return _limit(kernel, group, ran, ("rank",)) if "rank" in spoken_of(group[0].problem) else None
 
 
 def _limit(kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec], kinds: Sequence[str]) -> Limit | None:

@@ -48,18 +48,21 @@ def _cost(spec: CaseSpec, field: str) -> tuple[int, int, int, int, float]:
     default = CaseSpec(shape=spec.shape, num_groups=spec.num_groups)
     names = [f.name for f in fields(CaseSpec) if f.name not in ("seed", field)]
     unusual = sum(getattr(spec, name) != getattr(default, name) for name in names)
-    unusual += _open(spec, field)
+    unusual += _leaves_way_open(spec, field)
     size, numbers = prod(n + 1 for n in spec.shape), (spec.num_groups or 0) + spec.batch + spec.seed
     return size, len(spec.shape), unusual, numbers, abs(spec.offset)
 
 
-def _open(spec: CaseSpec, field: str) -> bool:
+def _leaves_way_open(spec: CaseSpec, field: str) -> bool:
+    """Return whether the field stands for several ways, such as all of them."""
     return field != "" and getattr(spec, field) in ("", ways.QUICK)
 
 
 def _candidates(spec: CaseSpec, op: Op, field: str) -> Iterator[CaseSpec]:
     """Yield simpler specs, the largest steps first; before them those that name one way."""
-    named: list[dict[str, Any]] = [{field: way} for way in ways.every(op)[field]] if _open(spec, field) else []
+    named: list[dict[str, Any]] = (
+        [{field: way} for way in ways.every(op)[field]] if _leaves_way_open(spec, field) else []
+    )
     yield from (replace(spec, **one) for one in named)
     for batch in sorted({0, spec.batch // 4, spec.batch // 2, 3 * spec.batch // 4, max(spec.batch - 1, 0)}):
         yield replace(spec, batch=batch)

@@ -17,6 +17,7 @@ from verify_norm.core.spec import CaseSpec
 MOST_RANKS = 8  # a larger number in words is a threshold
 MOSTLY = 0.75  # of the cases outside of a suggested limit: the share that fails
 MOST_SIZES = 16  # for which a kernel has code of its own
+LISTED_RANKS = 2  # more of them are a range
 Limit = tuple[str, str]  # what a kernel takes: in words, and as --only
 
 
@@ -53,21 +54,38 @@ class Trait:
         if self.form == "yes":
             return (self.words, self.only) if raised == {False} else None
         if self.form == "ordered":
-            low, high = (max(ran), min(raised)) if max(ran) < min(raised) else (max(raised), min(ran))
-            thresholds = [n for n in named if n > MOST_RANKS and self.kind == "size"]
-            if low >= high or not max(ran) or (thresholds and not any(low - 1 <= n <= high + 1 for n in thresholds)):
-                return None
-            said = [n for n in thresholds if low <= n < high] if low in ran and not strict else []
-            if len(said) == 1:  # the number of its own words, and no neighbour that a case has
-                return f"{self.words} of at most {said[0]:,g}", f"{self.only}<={said[0]}"
-            if low in ran:
-                return f"{self.words} below {high:,g}", f"{self.only}<{high}"
-            return f"{self.words} above {low:,g}", f"{self.only}>{low}"
+            return self._threshold(raised, ran, named, strict=strict)
         ranks = {n for n in named if n <= MOST_RANKS and self.kind == "rank"}
         if ranks and ranks.isdisjoint({min(ran), max(ran), min(raised), max(raised)}):
             return None
+        return self._among(ran, raised)
+
+    def _threshold(self, raised: set[Any], ran: set[Any], named: Collection[int], *, strict: bool) -> Limit | None:
+        """Return the side of a threshold on which cases ran, if all that raised are on the other side."""
+        low, high = (max(ran), min(raised)) if max(ran) < min(raised) else (max(raised), min(ran))
+        thresholds = [n for n in named if n > MOST_RANKS and self.kind == "size"]
+        if low >= high or not max(ran) or (thresholds and not any(low - 1 <= n <= high + 1 for n in thresholds)):
+            return None
+        said = [n for n in thresholds if low <= n < high] if low in ran and not strict else []
+        if len(said) == 1:  # the number of its own words, and no neighbour that a case has
+            return f"{self.words} of at most {said[0]:,g}", f"{self.only}<={said[0]}"
+        if low in ran:
+            return f"{self.words} below {high:,g}", f"{self.only}<{high}"
+        return f"{self.words} above {low:,g}", f"{self.only}>{low}"
+
+    def _among(self, ran: Collection[Any], raised: Collection[Any]) -> Limit:
+        """Return the values that ran; many ranks, all to one side of those that raised, are a range.
+
+        >>> ranks = TRAITS[0]
+        >>> ranks._among({1, 2}, {3}), ranks._among({2, 3, 4, 7}, {1})
+        (('x of 1 or 2 dimensions', 'ndim=1+2'), ('x of 2 or more dimensions', 'ndim>=2'))
+        """
+        if self.kind == "rank" and len(ran) > LISTED_RANKS and max(raised) < min(ran):
+            return self.words.format(f"{min(ran)} or more"), f"{self.only}>={min(ran)}"
+        if self.kind == "rank" and len(ran) > LISTED_RANKS and max(ran) < min(raised):
+            return self.words.format(f"at most {max(ran)}"), f"{self.only}<={max(ran)}"
         values = sorted(map(str, ran))
-        return f"{self.words.format(' or '.join(values))}", f"{self.only}={'+'.join(values)}"
+        return self.words.format(" or ".join(values)), f"{self.only}={'+'.join(values)}"
 
     def few(self, ran: set[Any]) -> Limit | None:
         """Return the values that ran as what the kernel takes, if they are few.
@@ -87,28 +105,28 @@ class Trait:
 
         With it come the number of failures outside, their share of the cases outside, and the values outside.
         """
-        counts = {value: (failed.count(value), passed.count(value)) for value in {*failed, *passed}}
+        counts = {v: (failed.count(v), passed.count(v)) for v in {*failed, *passed} - {None}}
         if self.form == "ordered":
-            least, most = min(failed), max(failed)
-            below = max((v for v in passed if v < least), default=least)
-            said = [n for n in named if n > MOST_RANKS and self.kind == "size" and below <= n < least]
-            sides = {
-                f"{self.only}<={said[0]}" if len(said) == 1 else f"{self.only}<{least}": {
-                    v for v in counts if v >= least
-                }
-            }
-            sides[f"{self.only}>{most}"] = {v for v in counts if v <= most}
+            sides = self._sides(failed, passed, named)
         else:
             bad = {v for v, (wrong, right) in counts.items() if wrong >= MOSTLY * (wrong + right)}
-            kept = "+".join(sorted(str(v) for v in counts.keys() - bad))
-            sides = {self.only if self.form == "yes" else f"{self.only}={kept}": bad}
-            if bad != {False} if self.form == "yes" else None in counts or len(bad) == len(counts):
+            separated = bad == {False} if self.form == "yes" else 0 < len(bad) < len(counts) and None not in failed
+            if not separated:
                 return 0, 0.0, "", set()
+            sides = {self.only if self.form == "yes" else self._among(counts.keys() - bad, bad)[1]: bad}
         tries = []
         for only, outside in sides.items():
             wrong, right = (sum(counts[v][side] for v in outside) for side in (0, 1))
             tries.append((wrong, wrong / max(wrong + right, 1), only, outside))
         return max(tries, key=lambda one: one[:2])
+
+    def _sides(self, failed: Sequence[Any], passed: Sequence[Any], named: Collection[int]) -> dict[str, set[Any]]:
+        """Return the thresholds below and above all failures as --only, each with the values outside of it."""
+        least, most, values = min(failed), max(failed), {*failed, *passed}
+        below = max((v for v in passed if v < least), default=least)
+        said = [n for n in named if n > MOST_RANKS and self.kind == "size" and below <= n < least]
+        smaller = f"{self.only}<={said[0]}" if len(said) == 1 else f"{self.only}<{least}"
+        return {smaller: {v for v in values if v >= least}, f"{self.only}>{most}": {v for v in values if v <= most}}
 
 
 def _contiguous(*names: str) -> Callable[[CaseSpec, Op], bool]:
@@ -159,6 +177,22 @@ def _rotary(spec: CaseSpec, op: Op) -> str:
     return "full" if alike else spec.rotary
 
 
+def _modulation(spec: CaseSpec, op: Op) -> str | None:
+    """Return whether scale and shift have a row for each sample or each token; None where these have one shape."""
+    shapes = {geometry.sample_shape(replace(spec, modulation=kind), op) for kind in ("sample", "token")}
+    return spec.modulation if len(shapes) > 1 else None
+
+
+def _modulation_of_several(spec: CaseSpec, op: Op) -> str | None:
+    """Return the same of several samples alone: the row of one sample may be right for all tokens by broadcasting."""
+    return _modulation(spec, op) if spec.shape[0] != 1 else None
+
+
+def _without_offset(spec: CaseSpec, op: Op) -> bool:
+    """Return whether nothing is added to the weight, or there is none."""
+    return spec.weight_offset == 0 or not spec.weight
+
+
 QUANTITIES = [(name, *SIZES[name]) for name in ("N", "last", "C", "M", "numel", "bytes", "variance_size")]
 TRAITS = (
     Trait("rank", "x of {} dimensions", "ndim", lambda spec, op: len(spec.shape)),
@@ -178,6 +212,9 @@ TRAITS = (
     Trait("none", "cases with dresidual_out", "dresidual_out", lambda spec, op: spec.dresidual_out, "yes"),
     Trait("eps", "eps", "eps", lambda spec, op: spec.eps, "ordered"),
     Trait("rotary", "a rotation of the {} row", "rotary", _rotary),
+    Trait("modulation", "a scale and shift for each {}", "modulation", _modulation),
+    Trait("modulation", "a scale and shift for each {}", "modulation", _modulation_of_several),
+    Trait("weight_offset", "a weight_offset of 0", "weight_offset=0", _without_offset, "yes"),
     *(Trait("size", words, name, of, "ordered") for name, words, of in QUANTITIES),
 )
 

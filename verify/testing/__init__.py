@@ -4,8 +4,7 @@ They stand in place of a typed tolerance. They take torch tensors of any device 
 Triton nor Hypothesis nor the command line.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +89,7 @@ def assert_norm_close(
     Traceback (most recent call last):
     verify_norm.core.errors.FindingsError: y[0, 0] is 8.33e+03 ULP (float32) from float64; allowed ...
     """
+    __tracebackhide__ = True
     _assert_close(actual, op, "fwd", activation, tensors, _options(eps, options), contract, check_dtype)
 
 
@@ -116,6 +116,7 @@ def assert_norm_gradients_close(
     >>> dbias = dy.sum(0)
     >>> assert_norm_gradients_close({"dbias": dbias}, "layernorm", dy, x, bias=np.zeros(2, np.float32), eps=1e-5)
     """
+    __tracebackhide__ = True
     _assert_close(actual, op, "bwd", activation, tensors, _options(eps, options), contract, check_dtype)
 
 
@@ -141,7 +142,8 @@ def bound(
     >>> y.value.round(4).tolist(), bool((y.allowed < 1e-6).all())
     ([[0.4472, 1.3416]], True)
     """
-    with _in_one_line():
+    __tracebackhide__ = True
+    with _OneLine():
         direction = "bwd" if str(op).endswith("_bwd") else "fwd"
         called = arguments.bound(arguments.operator(op, direction, activation), tensors, _options(eps, options))
         promised = verdict.promised(contract, called.op)
@@ -174,7 +176,8 @@ def _assert_close(
     contract: Contract | str,
     check_dtype: bool,
 ) -> None:
-    with _in_one_line():
+    __tracebackhide__ = True  # a failed test shows its own line
+    with _OneLine():
         called = arguments.bound(arguments.operator(op, direction, activation), tensors, options)
         passed, strict = arguments.outputs(actual, called.op), verdict.promised(contract, called.op)
         text = verdict.of(called, passed, strict, check_dtype)
@@ -182,14 +185,17 @@ def _assert_close(
         raise FindingsError(text)
 
 
-@contextmanager
-def _in_one_line() -> Iterator[None]:
+class _OneLine(np.errstate):
     """Turn every error of the input into an InputError; NumPy warns of nothing inside."""
-    try:
-        with np.errstate(all="ignore"):  # NaN, infinities and overflow may be among the inputs
-            yield
-    except UsageError as error:
-        raise InputError(str(error)) from None
+
+    def __init__(self) -> None:
+        super().__init__(all="ignore")  # NaN, infinities and overflow may be among the inputs
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        super().__exit__(kind, error, traceback)
+        __tracebackhide__ = True
+        if isinstance(error, UsageError):
+            raise InputError(str(error)) from None
 
 
 def interpret() -> None:

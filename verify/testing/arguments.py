@@ -45,7 +45,8 @@ def operator(name: object, direction: str, activation: str | None = None) -> Op:
     'groupnorm_silu_bwd'
     """
     if not isinstance(name, (str, Operator)):
-        raise UsageError(f'operator: expected a name as "layernorm", got {quoted(name)}')
+        got = f"{_article(type(name).__name__)}: it follows the results" if hasattr(name, "__array__") else quoted(name)
+        raise UsageError(f'operator: expected a name as "layernorm", got {got}')
     name, constants = resolved(name)
     if is_own(name):
         return OPS[f"{base(name)}_{direction}"]
@@ -110,7 +111,7 @@ def bound(op: Op, tensors: Sequence[Any], options: Mapping[str, Any]) -> Call:
     attributes = {name: value for name, value in options.items() if name not in inputs}
     for name in ("eps", "dropout_p"):
         if name in op.attrs and name not in attributes:
-            raise UsageError(f"{op.name} needs {name}")
+            raise UsageError(f"{op.name} needs {name}: pass the kernel's, {name}=…")
     spec = _spec(op, given, attributes)
     for name, one in given.items():
         _refuse_unlike(inputs[name], one, spec, op)

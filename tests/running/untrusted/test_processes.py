@@ -212,3 +212,14 @@ def test_a_kernel_is_loaded_or_the_worker_ends():
     assert loaded(wire.Notes(problem="no \x1b")) == ("no \\u001b", request, [1])
     words = "a.py:f\\u001b cannot be loaded in a process of its own: it ended"
     assert loaded(LostError("it ended")) == (words, request, [1])
+
+
+def test_what_a_strict_editable_install_links_is_readable(tmp_path):
+    source, entry = tmp_path / "source" / "part", tmp_path / "__editable__.own"
+    for folder in (source, entry / "own" / "part"):
+        folder.mkdir(parents=True)
+    (source / "one.py").write_text("", encoding="utf-8")
+    (entry / "own" / "part" / "one.py").symlink_to(source / "one.py")
+    (entry / "own" / "made.py").write_text("", encoding="utf-8")
+    assert processes.linked(str(entry)) == (str(source.resolve()),)
+    assert processes.linked(str(tmp_path)) == ()

@@ -88,6 +88,15 @@ def started(owner: int, interpret: str | None) -> Zygote:
     return Zygote(interpret)
 
 
+@cache
+def linked(entry: str) -> tuple[str, ...]:
+    """Return the folders whose files a strict editable install links from an entry of the import path."""
+    if not Path(entry).name.startswith("__editable__."):
+        return ()
+    files = (file for file in Path(entry).rglob("*.py") if file.is_symlink())
+    return tuple(sorted({str(file.resolve().parent) for file in files}))
+
+
 class Worker:
     """One process that runs a kernel, in its sandbox. `lacking` has in words what this system's sandbox has not."""
 
@@ -101,6 +110,7 @@ class Worker:
         files = [where for where in (target.rpartition(":")[0], *constants(bind)) if where.endswith(".py")]
         readable = [str(folder) for file in files for folder in folders_of(Path(file).absolute())]
         path = [str(Path(entry).absolute()) for entry in sys.path if entry]
+        readable += [folder for entry in path for folder in linked(entry)]
         most = int(MEMORY * memory()) if device == "cpu" else None
         asked: dict[str, Any] = {"device": device, "own": self._own, "memory": most, "folder": os.getcwd()}
         answer = self.ask("enter", LOADING, **asked, folders=[*path, *readable, os.getcwd()])
