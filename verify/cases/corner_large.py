@@ -4,6 +4,8 @@ The lines of an operator's view are triples: one each in float32, float16 and bf
 at any power of two, so most have more than 2^20, and each option meets 16-bit types and float32 there.
 """
 
+from typing import Any
+
 from verify_norm.cases.corner_lines import LAST, Row
 
 F32, BF16 = {"weight_dtype": "float32"}, {"weight_dtype": "bfloat16"}  # the latter of a float32 x
@@ -13,7 +15,11 @@ NONE = {"weight": False, "bias": False}
 BARE = {"bias": False}
 EVALUATION = {"training": False}
 # One value of one of many rows, of many samples: a kernel may lose it in a path that it has for them.
-SPECIAL = ({"special": "nan", "special_at": "middle"}, {"special": "inf", "special_at": "last"}, {"special": "nan"})
+SPECIAL: tuple[dict[str, Any], ...] = (
+    {"special": "nan", "special_at": "middle"},
+    {"special": "inf", "special_at": "last"},
+    {"special": "nan"},
+)
 
 LARGE_ROWS: tuple[Row, ...] = (
     ((2, 128, 64), {}),  # heads of large models, of a few tokens
@@ -63,9 +69,9 @@ LARGE_GROUPS: tuple[Row, ...] = tuple(
         ((1, 128, 96, 96), 8, {}),
         ((3, 96, 61, 61), 4, F32),
         ((2, 192, 53, 53), 6, {"offset": 100.0}),
-        *(((130 + turn, 8, 3, 5), 2, special) for turn, special in enumerate(SPECIAL)),
     )
 )
+LARGE_GROUPS += tuple(((130 + turn, 8, 3, 5), {"num_groups": 2, **special}) for turn, special in enumerate(SPECIAL))
 LARGE_CHANNELS: tuple[Row, ...] = (
     ((2, 40, 65, 64), {"offset": 100.0}),
     ((4, 64, 33, 33), {**F32, **LAST}),

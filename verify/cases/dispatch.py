@@ -1,7 +1,8 @@
 """Cases in which any choices meet on which a kernel dispatches: it may have a path of its own for them.
 
 Tiny cases in which any four choices meet, larger ones in which any three do, sizes beyond a usual threshold among them,
-and rows of the lengths of models, each of which meets any other choice. Each is a greedy covering array: the next case is the one in which most sets of choices meet for the first time.
+and rows of the lengths of models, each of which meets any other choice. Each is a greedy covering array: the next case
+is the one in which most sets of choices meet for the first time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,8 @@ CHANNELS, GROUPS = 4, 2
 # and another one. There the rows, and the one row, are also beyond 65,535 and 32,768.
 LARGE_ROWS = (((4112, 24), (65541, 6)), ((33, 8200), (34, 8204)), ((264, 1048), (258, 1044)), ((1, 16400), (1, 33002)))
 # A few tokens of each hidden size, and of each size of a head: a kernel may have a path of its own for one alone.
-HIDDEN = (384, 512, 768, 896, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 3840, 4096, 5120, 6144, 7168, 8192)
-HIDDEN += (10240, 12288, 15360, 16384)
+HIDDEN: tuple[int, ...] = (384, 512, 768, 896, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 3840, 4096, 5120, 6144, 7168)
+HIDDEN += (8192, 10240, 12288, 15360, 16384)
 HEADS = (64, 80, 96, 128, 256)
 # Samples, channels and positions: many of each, one sample of many channels, and sequences. No tile divides them.
 LARGE_GROUPS = ((130, 8, (4, 5)), (2, 6, (131, 130)), (3, 518, (5, 6)), (1, 1032, (7, 9)), (2, 40, (4102,)))
