@@ -60,7 +60,10 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
     if parameters:  # of so few elements that `autograd` takes all its ways
         few = replace(usual, shape=(*usual.shape[:-1], 4), dtype=dtypes[0], frozen=parameters, seed=len(turned))
         turned.append(further_runs.also(further_runs.of_type(few, len(turned), 0, op), ("autograd",)))
-    return further_runs.in_turn(turned, ways.offered(op, autograd=frozen, gpu=gpu))
+    found = further_runs.in_turn(turned, ways.offered(op, autograd=frozen, gpu=gpu))
+    if parameters and op.view == "rows":  # all ways of autograd in long rows, for which a rule may have another path
+        found.append(needed(CaseSpec((2, 1000), dtypes[0], seed=len(found), further=("autograd",)), op))
+    return found
 
 
 def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = False) -> list[CaseSpec]:
