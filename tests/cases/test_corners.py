@@ -426,3 +426,10 @@ def test_a_modulation_without_weight_and_bias_has_many_tokens_a_sample_in_every_
 def test_a_dropout_of_one_half_is_among_the_corners_of_every_type():
     table = corners.corners(OPS["dropout_add_rmsnorm_fwd"], DTYPES)
     assert {spec.dtype for spec in table if spec.dropout_p == 0.5} == set(DTYPES)
+
+
+def test_long_rows_meet_all_ways_of_autograd():
+    for op, long in (("rmsnorm_bwd", 1), ("add_layernorm_bwd", 1), ("groupnorm_bwd", 0)):
+        table = corners.corners(OPS[op], ("float32", "float16"), frozen=True)
+        assert sum(s.shape[-1] >= 1000 and s.further == ("autograd",) and not s.autograd for s in table) == long
+    assert not any(s.further == ("autograd",) for s in corners.corners(OPS["rmsnorm_bwd"], ("float32",)))

@@ -81,6 +81,14 @@ def test_padded_rows_begin_with_a_vector_or_a_block_of_zeros(length, first):
             assert rows[:, first : first + 1].any() == (length > first)
 
 
+def test_of_some_padded_rows_one_element_alone_is_not_zero():
+    x = made("rmsnorm_fwd", shape=(60, 33), data="padded").exact["x"]
+    alone = x[7::12]
+    assert not alone[:, :-1].any()
+    assert alone[:, -1].any()
+    assert all((row != 0).sum() > 1 for row in x[1::12] if row.any())
+
+
 @pytest.mark.parametrize(
     ("op", "fields", "rows", "columns"),
     [

@@ -34,8 +34,9 @@ def test_values_of_a_backward():
     assert values(specs, "weight_dtype") == {None, "float16", "bfloat16"}
     assert values(specs, "offset") == {0.0, 1.0, -10.0, 100.0, -1e3, 1e4}
     assert values(specs, "eps") == {1e-5, 1e-6, 1e-12, 1e-3, 1e-1, 0.0, 1e3, 1.5e-5, 3e-8, 2.0**-7}
-    assert values(specs, "log2_scale") == {0, -20, -70, -127, -140, 60, 125, 128}
-    assert values(specs, "dy_log2_scale") == {0, -12, 10, -60, 60}
+    between = {-13, -20, -32, -45, -58, -70, 14, 26, 38, 49, 60}
+    assert values(specs, "log2_scale") == {0, *between, -127, -140, 125, 128}
+    assert values(specs, "dy_log2_scale") == {0, -12, 10, -36, 35, -60, 60}
     assert values(specs, "special") == {None, "nan", "inf", "-inf", "nan+inf"}
     assert values(specs, "special_at") == {"first", "middle", "last", "rows", "row"}
     assert values(specs, "alias") == {"", *aliases(OPS["add_layernorm_bwd"])}

@@ -177,7 +177,7 @@ def test_batchnorm_evaluates_channels_of_one_value_and_only_with_running_statist
     assert {one["training"] for one in some} == modes
     assert {one["running"] for one in some if not one["training"]} == {True}
     assert {one["running"] for one in some if one["training"]} == ({True, False} if True in modes else set())
-    assert {one["momentum"] for one in some} == {0.1, 1e-3, 0.9, 1.0, 0.0}
+    assert {one["momentum"] for one in some} == {0.1, 0.3, 1e-3, 0.9, 1.0, 0.0}
 
 
 def test_a_size_may_lie_between_all_the_usual_ones():

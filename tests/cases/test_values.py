@@ -1,6 +1,7 @@
 """Other values for the same shape: they change neither the shape nor the types, and meet what random cases meet."""
 
 from dataclasses import fields, replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -79,3 +80,11 @@ def test_sizes_are_those_of_the_type(dtype):
     assert {one["dy_log2_scale"] for one in chosen} == set(values._DY_SCALES[dtype])
     assert {one["offset"] for one in chosen} == set(values._OFFSETS)
     assert {one["eps"] for one in chosen} == set(values._EPS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_between_two_scales_no_path_of_a_kernel_stays_unseen(dtype):
+    scales = sorted(scale for scale in set(values._SCALES[dtype]) if -70 <= scale <= 60)  # whose squares are judged
+    assert max(two - one for one, two in pairwise(scales)) <= 14
+    gradients = sorted(set(values._DY_SCALES[dtype]))
+    assert max(two - one for one, two in pairwise(gradients)) <= 25

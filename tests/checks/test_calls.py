@@ -1,5 +1,6 @@
 """The check `calls`: kernels that keep something between calls or threads, and right ones that keep what they may."""
 
+import sys
 import threading
 import time
 import weakref
@@ -338,6 +339,48 @@ def test_outputs_in_a_ring(size):
     found = said(layernorm_fwd, "many")
     assert list(found) == ["y"]
     assert "although the caller still holds it" in found["y"]
+
+
+def pooled(is_free):
+    """A norm that takes the memory of its y from a pool, as soon as `is_free` says that nobody holds it."""
+    pool = []
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        place = next((n for n, held in enumerate(pool) if held.shape == y.shape and is_free(pool, n)), len(pool))
+        if place == len(pool):
+            pool.append(torch.empty_like(y))
+        return pool[place].copy_(y), mean, rstd
+
+    return layernorm_fwd
+
+
+POOLED, OWN_STORAGE = 4, 2  # references to what nobody else holds, and to its storage: of the pool and of who asks
+
+
+def test_a_pool_of_outputs_must_see_views_of_them():
+    found = said(pooled(lambda pool, n: sys.getrefcount(pool[n]) <= POOLED), "many")
+    assert list(found) == ["y"]
+    assert "although the caller still holds it" in found["y"]
+    assert not said(pooled(lambda pool, n: used(pool[n].untyped_storage()) <= OWN_STORAGE), "many")
+
+
+def used(storage):
+    """How many tensors and storage objects share the memory of a storage."""
+    return torch._C._storage_Use_Count(storage._cdata)
+
+
+def test_outputs_whose_memory_is_given_back_when_their_object_ends():
+    free = []
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        memory = free.pop() if free and free[-1].numel() == y.numel() else torch.empty(y.numel())
+        out = memory.view(y.shape)
+        weakref.finalize(out, lambda: free.append(memory))
+        return out.copy_(y), mean, rstd
+
+    assert "y" in said(layernorm_fwd, "many")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ EPS = Classes(
     "eps", (0.0, 1e-7, 1e-4, 0.1), ((0.0,), (1e-12, 3e-8), (1e-5, 1e-6, 1.5e-5), (1e-3, 1e-1, 2.0**-7), (1e3,))
 )
 OFFSET = Classes("|offset|", (0.0, 10.0, 100.0), ((0.0,), (1.0, -10.0), (100.0, -100.0), (1e4, -1e3)))
-MOMENTUM = Classes("momentum", (0.0, 0.99), ((0.0,), (0.1, 1e-3, 0.9), (1.0,)))
+MOMENTUM = Classes("momentum", (0.0, 0.99), ((0.0,), (0.1, 0.3, 1e-3, 0.9), (1.0,)))
 SCALES = {"usual x": 0, "small x": -8, "subnormal x": SUBNORMAL, "large x": 7, "largest x": LARGEST}
 DY_SCALES: dict[str, int | str] = {
     "usual dy": 0,

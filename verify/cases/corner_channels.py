@@ -126,7 +126,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
     ),
     "data": (
         ((3, 8, 50), {"data": "channel"}),
-        ((3, 8, 50), {"data": "heavy"}),
+        ((3, 8, 50), {"data": "heavy", "dy_data": "heavy"}),
         ((3, 6, 20), {"data": "padded"}),  # zero channels among others
         ((3, 4, 30), {"data": "alternating"}),
         ((3, 4, 15), {"data": "integers"}),

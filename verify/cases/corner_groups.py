@@ -142,7 +142,7 @@ GROUP_CORNERS: Topics = {
     "data": (
         ((1, 2, 70, 71), {"num_groups": 1, "data": "heavy"}),  # a large x̂: the exponential of an activation overflows
         ((2, 8, 50), {"num_groups": 2, "data": "channel"}),
-        ((2, 8, 50), {"num_groups": 2, "data": "heavy"}),
+        ((2, 8, 50), {"num_groups": 2, "data": "heavy", "dy_data": "heavy"}),
         ((3, 8, 20), {"num_groups": 4, "data": "padded"}),  # zero groups among others
         ((2, 4, 30), {"num_groups": 2, "data": "alternating"}),
         ((2, 4, 15), {"num_groups": 2, "data": "integers"}),

@@ -4,6 +4,8 @@ The lines of an operator's view are triples: one each in float32, float16 and bf
 at any power of two, so most have more than 2^20, and each option meets 16-bit types and float32 there.
 """
 
+from typing import Any
+
 from verify_norm.cases.corner_lines import LAST, Row
 
 F32, BF16 = {"weight_dtype": "float32"}, {"weight_dtype": "bfloat16"}  # the latter of a float32 x
@@ -12,14 +14,18 @@ TURNED = {"x_layout": "transposed", "dy_layout": "transposed"}
 NONE = {"weight": False, "bias": False}
 BARE = {"bias": False}
 EVALUATION = {"training": False}
+# One value of one of many rows, of many samples: a kernel may lose it in a path that it has for them.
+SPECIAL: tuple[dict[str, Any], ...] = (
+    {"special": "nan", "special_at": "middle"},
+    {"special": "inf", "special_at": "last"},
+    {"special": "nan"},
+)
 
 LARGE_ROWS: tuple[Row, ...] = (
     ((2, 128, 64), {}),  # heads of large models, of a few tokens
     ((5, 96, 128), {}),
     ((3, 128, 128), {}),
-    ((7, 96, 64), {}),
-    ((9, 128, 16), {}),
-    ((4, 112, 80), {}),
+    *(((130 + turn, 3, 16), special) for turn, special in enumerate(SPECIAL)),
     ((256, 1024), {"offset": 100.0}),
     ((257, 1024), {**F32, "offset": 10.0}),
     ((300, 1024), {**STRIDED, **BARE}),
@@ -65,6 +71,7 @@ LARGE_GROUPS: tuple[Row, ...] = tuple(
         ((2, 192, 53, 53), 6, {"offset": 100.0}),
     )
 )
+LARGE_GROUPS += tuple(((130 + turn, 8, 3, 5), {"num_groups": 2, **special}) for turn, special in enumerate(SPECIAL))
 LARGE_CHANNELS: tuple[Row, ...] = (
     ((2, 40, 65, 64), {"offset": 100.0}),
     ((4, 64, 33, 33), {**F32, **LAST}),
@@ -78,4 +85,5 @@ LARGE_CHANNELS: tuple[Row, ...] = (
     ((1, 64, 128, 129), {**BARE, "momentum": 0.9}),
     ((4, 128, 46, 46), {**EVALUATION, **LAST, **F32}),
     ((32, 512, 8, 9), {"eps": 1e-2, **EVALUATION, **BARE}),
+    *(((130 + turn, 6, 5), special) for turn, special in enumerate(SPECIAL)),
 )

@@ -167,7 +167,7 @@ ROW_CORNERS: Topics = {
     ),
     "data": (
         ((2, 8192), {"data": "channel"}),  # x̂ up to 90: the massive activations of a large model
-        ((3, 208), {"data": "heavy", "dy_layout": "offset", "bias_layout": "offset"}),
+        ((3, 208), {"data": "heavy", "dy_data": "heavy", "dy_layout": "offset", "bias_layout": "offset"}),
         ((2, 256), {"data": "alternating", "dy_layout": "offset", "bias_layout": "offset"}),
         ((4, 31), {"data": "integers"}),
         ((7, 130), {"data": "uneven", "eps": 3e-8}),  # what the first row decides for others

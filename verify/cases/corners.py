@@ -25,7 +25,7 @@ from verify_norm.cases.corner_lines import (
 )
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import differentiable, needed, refusal, row_length
+from verify_norm.core.geometry import differentiable, needed, refusal, row_length, thawed
 from verify_norm.core.layouts import aliased, aliases, layouts_drawn
 from verify_norm.core.op import Op
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Special
@@ -60,7 +60,10 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
     if parameters:  # of so few elements that `autograd` takes all its ways
         few = replace(usual, shape=(*usual.shape[:-1], 4), dtype=dtypes[0], frozen=parameters, seed=len(turned))
         turned.append(further_runs.also(further_runs.of_type(few, len(turned), 0, op), ("autograd",)))
-    return further_runs.in_turn(turned, ways.offered(op, autograd=frozen, gpu=gpu))
+    found = further_runs.in_turn(turned, ways.offered(op, autograd=frozen, gpu=gpu))
+    if parameters and op.view == "rows":  # all ways of autograd in long rows, for which a rule may have another path
+        found.append(needed(CaseSpec((2, 1000), dtypes[0], seed=len(found), further=("autograd",)), op))
+    return found
 
 
 def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = False) -> list[CaseSpec]:
@@ -86,7 +89,9 @@ def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = F
     met = list[CaseSpec]()
     for number, spec in enumerate(dispatch.large(op, dtypes), len(specs)):
         further = ("modes",) * bool(recorded and number % 2) + AT_EVERY_SIZE * (number % 3 == 0)
-        met.append(further_runs.also(replace(spec, seed=number), further))
+        some = freezable(op) if frozen and number % 3 == 1 else ()  # an input that needs no gradient, of many rows
+        spec = replace(spec, seed=number, frozen=some[number // 3 % len(some)] if some else ())
+        met.append(further_runs.also(thawed(spec, differentiable(op)), further))
     quick = (mode for mode in offered["mode"] if mode != ways.COMPILED)
     modes = {**offered, "mode": (*recorded, *recorded, *quick)}  # the others have their turns behind these
     turned = (

@@ -1,7 +1,8 @@
 """Cases in which any choices meet on which a kernel dispatches: it may have a path of its own for them.
 
-Tiny cases in which any four choices meet, and larger ones in which any three do, sizes beyond a usual threshold among
-them. Each is a greedy covering array: the next case is the one in which most sets of choices meet for the first time.
+Tiny cases in which any four choices meet, larger ones in which any three do, sizes beyond a usual threshold among them,
+and rows of the lengths of models, each of which meets any other choice. Each is a greedy covering array: the next case
+is the one in which most sets of choices meet for the first time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,18 +16,22 @@ from verify_norm.core.geometry import needed, refusal
 from verify_norm.core.op import Op
 from verify_norm.core.spec import CaseSpec
 
-STRENGTH, LARGE_STRENGTH = 4, 3
+STRENGTH, LARGE_STRENGTH, LENGTH_STRENGTH = 4, 3, 2
 EPS = 0.03  # no kernel's own: a path that has one of its own shows, in 16 bits too
 Choices = Sequence[Mapping[str, Any]]
 LEADING, LENGTHS = ((1,), (17,)), ((20,), (1088,))
-SAMPLES, POSITIONS = (1, 5), ((2, 3), (33, 33))
+SAMPLES, POSITIONS = (1, 5), ((2, 3), (33, 33), (2, 3, 2))
 CHANNELS, GROUPS = 4, 2
-# Beyond 2048 rows, 8192 elements of a row, 256 rows of 1024, and 16384 of one row; of each a length of whole vectors,
-# and another one.
-LARGE_ROWS = (((2056, 24), (4107, 20)), ((33, 8200), (34, 8204)), ((264, 1048), (258, 1044)), ((1, 16400), (1, 16398)))
+# Beyond 4096 rows, 8192 elements of a row, 256 rows of 1024, and 16384 of one row; of each a length of whole vectors,
+# and another one. There the rows, and the one row, are also beyond 65,535 and 32,768.
+LARGE_ROWS = (((4112, 24), (65541, 6)), ((33, 8200), (34, 8204)), ((264, 1048), (258, 1044)), ((1, 16400), (1, 33002)))
+# A few tokens of each hidden size, and of each size of a head: a kernel may have a path of its own for one alone.
+HIDDEN: tuple[int, ...] = (384, 512, 768, 896, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 3840, 4096, 5120, 6144, 7168)
+HIDDEN += (8192, 10240, 12288, 15360, 16384)
+HEADS = (64, 80, 96, 128, 256)
 # Samples, channels and positions: many of each, one sample of many channels, and sequences. No tile divides them.
-LARGE_GROUPS = ((130, 8, (4, 5)), (2, 6, (65, 66)), (3, 198, (5, 6)), (1, 264, (7, 9)), (2, 66, (1030,)))
-LARGE_CHANNELS = ((1030, 18, ()), (2, 6, (65, 66)), (3, 262, (4, 6)), (66, 44, (2, 3)))
+LARGE_GROUPS = ((130, 8, (4, 5)), (2, 6, (131, 130)), (3, 518, (5, 6)), (1, 1032, (7, 9)), (2, 40, (4102,)))
+LARGE_CHANNELS = ((1030, 18, ()), (2, 6, (183, 182)), (3, 1030, (4, 6)), (66, 44, (2, 3)))
 
 
 @cache
@@ -40,6 +45,16 @@ def large(op: Op, dtypes: tuple[str, ...]) -> tuple[CaseSpec, ...]:
     """Return the larger cases: of each two choices one has every size, in each type."""
     found = _covering(op, _large_axes(op, dtypes), LARGE_STRENGTH, 0)
     return tuple(replace(spec, offset=100.0 * (number % 4 == 3)) for number, spec in enumerate(found))
+
+
+@cache
+def lengths(op: Op, dtypes: tuple[str, ...], seed: int = 0) -> tuple[CaseSpec, ...]:
+    """Return a few rows of each length that models have, which meets each type, layout, and what may be None."""
+    if op.view != "rows":
+        return ()
+    shapes: list[dict[str, Any]] = [{"outer": (2, 3, 4), "inner": (length,)} for length in HEADS]
+    shapes += [{"outer": (3,), "inner": (length,)} for length in HIDDEN]
+    return _covering(op, [shapes, *_options(op, dtypes), *_of_rows(op)], LENGTH_STRENGTH, seed)
 
 
 def _covering(op: Op, axes: Sequence[Choices], strength: int, seed: int) -> tuple[CaseSpec, ...]:
@@ -79,16 +94,19 @@ def _axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
     """Return the axes of tiny cases; fields "outer" and "inner" are parts of the shape."""
     axes = _options(op, dtypes)
     if op.view == "rows":
-        axes.append(_layouts(op, "row_strided"))
         axes += [[{"outer": shape} for shape in LEADING], [{"inner": shape} for shape in LENGTHS]]
-        if "weight_offset" in op.attrs:
-            axes.append([{"weight_offset": 0.0}, {"weight_offset": 1.0}])
-        return axes
+        return [*axes, *_of_rows(op)]
     axes.append(_layouts(op, "channels_last"))
     axes += [[{"outer": (n, CHANNELS)} for n in SAMPLES], [{"inner": shape} for shape in POSITIONS]]
     if op.view == "channels":
         axes.append(list(STATISTICS.values()))
     return axes
+
+
+def _of_rows(op: Op) -> list[Choices]:
+    """Return what else a kernel of rows dispatches on: layouts, and an offset of the weight."""
+    offsets: list[Choices] = [[{"weight_offset": 0.0}, {"weight_offset": 1.0}]]
+    return [_layouts(op, "row_strided"), *offsets * ("weight_offset" in op.attrs)]
 
 
 def _large_axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:

@@ -35,7 +35,7 @@ _ALIKE = tuple(layout for layout in LAYOUTS if layout not in ("contiguous", "sca
 _WEIGHT_TYPES = {"float32": (None,) * 6 + ("float16", "bfloat16")}  # of an x of this type
 # Leading dimensions besides the rows: small numbers, and heads: of some the reciprocal in float32 is too small.
 _LEADING = (1, 2, 3) * 4 + (8, 12, 16, 32, 40, 41, 47, 48, 55, 61, 64, 96, 128)
-_MOMENTA = (0.1, 0.1, 1e-3, 0.9, 1.0, 0.0)
+_MOMENTA = (0.1, 0.3, 1e-3, 0.9, 1.0, 0.0)
 # Groups, channels of each, and channels of norms without groups: small numbers, and those of models.
 _GROUPS = (1, 2, 3, 4, 8, 32, 1, 2, 3, 4, 6, 16, 64)
 _WIDTHS = (1, 2, 3, 5, 10, 20, 4, 6, 7, 8, 9, 16, 30, 40, 60, 64, 80)

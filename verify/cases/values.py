@@ -22,12 +22,14 @@ Choose = Callable[[Sequence[Any]], Any]  # one of some values, as Hypothesis dra
 
 _EPS = (1e-5, 1e-5, 1e-6, 1e-12, 1e-3, 1e-1, 0.0, 1e3, 1.5e-5, 3e-8, 2.0**-7)
 _OFFSETS = (0.0, 0.0, 1.0, -10.0, 100.0, -1e3, 1e4)
-_SCALES = {  # log2: none, small beside every eps, squares underflow, subnormals, near overflow, the largest
-    "float16": (0, 0, 0, 0, -8, -12, -15, -20, 11, 16),
-    "float32": (0, 0, 0, 0, -20, -70, -127, -140, 60, 125, 128),
-    "bfloat16": (0, 0, 0, 0, -20, -70, -127, -131, 60, 125, 128),
+# log2: none, small beside every eps, squares underflow, subnormals, near overflow, the largest. Between them no two are
+# much more than 2^13 apart: a kernel may scale by the largest |x|, and be wrong between two of its thresholds.
+_WIDE = (*(0,) * 8, -13, -20, -32, -45, -58, -70, -127, 14, 26, 38, 49, 60, 125, 128)
+_SCALES = {"float16": (0, 0, 0, 0, -8, -12, -15, -20, 11, 16), "float32": (*_WIDE, -140), "bfloat16": (*_WIDE, -131)}
+_DY_SCALES = {
+    dtype: (*(0, 0, 0, -12, 10) * 3, exponent(FAINT, dtype), exponent(STRONG, dtype), *(-36, 35) * (dtype != "float16"))
+    for dtype in _SCALES
 }
-_DY_SCALES = {dtype: (*(0, 0, 0, -12, 10) * 3, exponent(FAINT, dtype), exponent(STRONG, dtype)) for dtype in _SCALES}
 _PLACES = get_args(get_type_hints(CaseSpec)["special_at"])
 SEEDS = 2**16
 USUAL_PLACE: dict[str, Any] = {"special": None, "special_in": "x", "special_at": "first"}

@@ -183,7 +183,9 @@ def _many(run: Run, other: Exact) -> Iterator[Difference]:
         while len(runs) < FEWEST or (len(runs) < MOST and time.perf_counter() - started < SECONDS):
             turn: Exact = other if len(runs).bit_count() % 2 else {}
             one = held(built(run, turn))
-            runs.append(replace(one, case=replace(one.case, arguments={})))  # outputs outlive what they are made of
+            # Outputs outlive what they are made of. The caller holds views, which a pool of outputs must notice too.
+            views = one.returned if run.kernel.remote else {name: t.detach() for name, t in one.returned.items()}
+            runs.append(replace(one, case=replace(one.case, arguments={}), returned=views))
     usual = (run, alone(run, other))
     for number, one in enumerate(runs):
         found = list(differences(usual[number.bit_count() % 2], one, ("alone", f"in call {number + 1}")))

@@ -49,7 +49,7 @@ FAMILIES = (
     *("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps"),
     *("uneven", "padded"),
 )
-COTANGENTS = ("random", "zero", "one", "zero_rows", "zero_columns", "ramp", "uneven")
+COTANGENTS = ("random", "zero", "one", "zero_rows", "zero_columns", "ramp", "uneven", "heavy")
 WEIGHTS = ("random", "zero", "some_zero", "one", "some_one", "initial", "wide", "subnormal")
 LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
 FURTHER = (

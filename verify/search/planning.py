@@ -49,13 +49,14 @@ def corner_table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSp
 def covering_cases(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...]) -> tuple[CaseSpec, ...]:
     """Return the first of the further cases: those of `dispatch`, and those in which all pairs of choices meet.
 
-    The pairs are those that do not meet in the table, or in the cases of `dispatch`.
+    The pairs are those that do not meet in the table, or in the tiny cases of `dispatch`.
     """
     op, settings = OPS[state.kernel.op], state.settings
     few, gpu = dispatch.tiny(op, dtypes, settings.seed), settings.device != "cpu"
     found = covering.array(op, dtypes, (*table, *few), settings.seed, frozen=state.kernel.autograd, gpu=gpu)
     state.possible = found.pairs
-    return tuple(state.kernel.fitted(spec) for spec in (*few, *found.rows)[: settings.examples])
+    some = (*few, *found.rows, *dispatch.lengths(op, dtypes, settings.seed))[: settings.examples]
+    return tuple(state.kernel.fitted(spec) for spec in some)
 
 
 def table_of(

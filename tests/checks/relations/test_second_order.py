@@ -148,22 +148,44 @@ def taken(spec, op="layernorm_bwd", refuses=lambda spec: False, **fields):
     return [(one.shape, one.dtype, one.weight_dtype) for one in found]
 
 
-def test_long_rows_are_cut_and_types_are_float32_and_their_own():
-    long = CaseSpec((3, 50, 65), "float16", "float32", x_layout="far", dy_layout="offset", weight_layout="own")
-    short = (3, 4, 64)
-    assert taken(long) == [(short, "float32", None), (short, "float16", "float32")]
-    assert taken(replace(long, dtype="float32", weight_dtype=None)) == [(short, "float32", None)]
-    assert taken(long, dtypes=("float16",)) == [(short, "float16", "float32")]
-    for whole in (replace(long, shape=(3, 50, 64)), replace(long, normalized_ndim=2)):
-        assert [shape for shape, *_ in taken(whole)] == [whole.shape] * 2
-    groups = replace(long, shape=(3, 50, 70), num_groups=5)
-    assert [shape for shape, *_ in taken(groups, "groupnorm_bwd")] == [groups.shape] * 2
-    assert taken(long, refuses=lambda spec: spec.shape == short) == [
-        (long.shape, "float32", None),
-        (long.shape, "float16", "float32"),
+def test_rows_keep_their_length_and_types_are_float32_and_their_own():
+    spec = CaseSpec((3, 5, 650), "float16", "float32", x_layout="far", dy_layout="offset", weight_layout="own")
+    for op, one in (("layernorm_bwd", spec), ("groupnorm_bwd", replace(spec, num_groups=5))):
+        assert taken(one, op) == [(spec.shape, "float32", None), (spec.shape, "float16", "float32")]
+    assert taken(replace(spec, dtype="float32", weight_dtype=None)) == [(spec.shape, "float32", None)]
+    assert taken(spec, dtypes=("float16",)) == [(spec.shape, "float16", "float32")]
+    assert taken(spec, refuses=lambda spec: spec.dtype == "float32") == [(spec.shape, "float16", "float32")]
+    assert taken(spec, fit=lambda spec: replace(spec, dtype="float32", weight_dtype=None)) == [
+        (spec.shape, "float32", None)
     ]
-    assert taken(long, refuses=lambda spec: spec.dtype == "float32") == [(short, "float16", "float32")]
-    assert taken(long, fit=lambda spec: replace(spec, shape=long.shape))[0] == (long.shape, "float32", None)
+
+
+class ConstantRoot(torch.autograd.Function):
+    """RMSNorm whose backward takes rstd for a constant where rows are long: second derivatives lack its part."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        ctx.save_for_backward(x, weight)
+        ctx.eps = eps
+        return functional.rms_norm(x, x.shape[-1:], weight, eps)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + ctx.eps)
+        rstd = rstd.detach() if x.shape[-1] > 128 else rstd
+        xhat, g = x.float() * rstd, dy.float() * weight.float()
+        dx = (g - xhat * (g * xhat).mean(-1, keepdim=True)) * rstd
+        return dx.to(x.dtype), (dy.float() * xhat).sum(0).to(weight.dtype), None
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((4, 1000), "float32"), ((1, 4096), "bfloat16"), ((6, 20), "float32")])
+def test_second_derivatives_of_long_rows(shape, dtype):
+    run = run_of(lambda x, weight, eps: ConstantRoot.apply(x, weight, eps), "rmsnorm", CaseSpec(shape, dtype=dtype))
+    found = {difference.output for difference in second_order.second_order(run)}
+    assert found == ({"dx", "dweight"} if shape[-1] > 128 else set())
+    right = run_of(functional.rms_norm, "rmsnorm", CaseSpec(shape, dtype=dtype))
+    assert list(second_order.second_order(right)) == []
 
 
 def allowed(op="rmsnorm_bwd", spec=ROWS, r=1.0, kappa=3.0, output="dx", name="x"):

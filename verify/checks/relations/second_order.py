@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import islice
 from math import prod, sqrt
 from typing import Any
 
@@ -24,7 +23,6 @@ from verify_norm.loading import gradients
 FLOAT32 = FORMATS["float32"]
 TERMS = 16  # of a second derivative: three projections of at most three terms each, and those of an activation
 NARROW = 4  # roundings to 16 bits of all terms together: right functions reach 0.8, wrong ones miss by 8 and more
-SHORT, ROWS = 64, 4  # a longer row is cut to SHORT elements, and then ROWS rows are taken
 STEP = 2.0**-13  # of an input, divided by r: a difference is then off by about 2⁻²⁶ of the terms
 WHY = "differentiate every step of backward, also the statistics, or mark it with once_differentiable"
 
@@ -89,23 +87,16 @@ def _derivatives(run: Run, case: Case) -> Iterator[tuple[str, str, torch.Tensor 
 
 
 def plain(run: Run) -> tuple[CaseSpec, ...]:
-    """Return the case in float32, and in its own types, if the kernel takes it: of short rows, all tensors contiguous.
+    """Return the case in float32, and in its own types, if the kernel takes it: all tensors contiguous.
 
-    The error allowed grows with the row; a layout with shared elements would tie them together.
+    A layout with shared elements would tie them together. Rows keep their length: a kernel may take another path there.
     """
-    spec, op, kernel = run.case.spec, run.case.op, run.kernel
+    spec, kernel = run.case.spec, run.kernel
     layouts: dict[str, Any] = {f.name: "contiguous" for f in fields(CaseSpec) if f.name.endswith("_layout")}
     whole = replace(spec, **layouts)
-    shape = (*(min(size, ROWS) for size in spec.shape[:-1]), SHORT) if spec.shape[-1] > SHORT else spec.shape
-    short = replace(whole, shape=shape if op.view == "rows" and spec.normalized_ndim == 1 else spec.shape)
-
-    def taken(dtype: str, weight_dtype: str | None) -> Iterator[CaseSpec]:
-        some = (replace(each, dtype=dtype, weight_dtype=weight_dtype) for each in (short, whole))
-        able = (each for each in some if kernel.fitted(each) == each and kernel.refuses(each) is None)
-        yield from islice(able, 1)
-
-    wide = taken("float32", None) if "float32" in kernel.dtypes else ()
-    return tuple(dict.fromkeys((*wide, *taken(spec.dtype, spec.weight_dtype))))
+    some = [replace(whole, dtype="float32", weight_dtype=None)] * ("float32" in kernel.dtypes)
+    able = (each for each in (*some, whole) if kernel.fitted(each) == each and kernel.refuses(each) is None)
+    return tuple(dict.fromkeys(able))
 
 
 def format_of(spec: CaseSpec) -> Format:
