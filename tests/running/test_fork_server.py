@@ -1,5 +1,7 @@
 """A process that answers requests: what it returns and raises, how its end is seen, and that nothing of it is left."""
 
+import subprocess
+import sys
 import time
 from contextlib import closing
 
@@ -59,7 +61,7 @@ def _runs(pid):
 
 
 def test_a_closed_channel_and_silence(child, monkeypatch):
-    monkeypatch.setattr(fork_server.child, "GRACE", 0.01)
+    monkeypatch.setattr(fork_server, "GRACE", 0.01)
     with pytest.raises(TimeoutError):
         child.ask(0.01, time.sleep, LONG)
     child.close()
@@ -81,3 +83,48 @@ def test_a_closed_channel_and_silence(child, monkeypatch):
 )
 def test_the_end_of_a_process_has_its_words(status, how):
     assert fork_server.ending(status) == f"it ended its process {how}"
+
+
+AHEAD = """
+import os, sys
+from multiprocessing import forkserver
+from verify_norm.running import fork_server
+
+fork_server.start_ahead("json", ANSWER="42")
+first = forkserver._forkserver._forkserver_pid
+assert "ANSWER" not in os.environ
+if len(sys.argv) > 1:
+    os.environ["ANSWER"] = sys.argv[1]
+    process = fork_server.context("json").Process(target=os.system, args=("echo answer $ANSWER",))
+    process.start()
+    process.join()
+    assert "torch" not in sys.modules
+print(first, forkserver._forkserver._forkserver_pid == first)
+"""
+
+
+def _ahead(*arguments):
+    """Return what a process prints that starts the server ahead, and the number of that server."""
+    command = [sys.executable, "-c", AHEAD, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LONG)
+    *answer, last = done.stdout.split("\n")[:-1]
+    server, same = last.split()
+    return answer, int(server), same == "True"
+
+
+@pytest.mark.parametrize("answer", ["42", "43"])
+def test_a_server_that_was_started_ahead_serves_in_the_environment_that_it_was_told(answer):
+    printed, server, same = _ahead(answer)
+    assert printed == [f"answer {answer}"]
+    assert same == (answer == "42"), "for another environment there is another server"
+    assert not _runs(server)
+
+
+def test_a_server_that_nobody_needs_ends_with_the_process():
+    printed, server, _ = _ahead()
+    assert not printed
+    for _ in range(500):
+        if not _runs(server):
+            return
+        time.sleep(0.01)
+    raise AssertionError("it still runs")

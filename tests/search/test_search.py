@@ -28,11 +28,11 @@ from verify_norm.core.ways import AUTOCAST
 from verify_norm.core.work import Compiled
 from verify_norm.loading.registry import load
 from verify_norm.running.isolate import InProcess, Isolated
+from verify_norm.search import PRELOAD, sweep
 from verify_norm.search import search as searching
-from verify_norm.search import sweep
 from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew
-from verify_norm.search.examine import PRELOAD, Examined
+from verify_norm.search.examine import Examined
 from verify_norm.search.search import replay, search
 
 DTYPES = ("float32", "float16", "bfloat16")

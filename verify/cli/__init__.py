@@ -7,9 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 
 from verify_norm.core import packages
+from verify_norm.search import PRELOAD
 
+GPUS = "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"  # by NVIDIA's, AMD's and WSL's drivers
+# With these no server of processes examines cases.
+WITHOUT_SERVER = {"--in-process", "--untrusted", "--sanitize", "--help", "-h"}
 USAGE, INTERRUPTED = 2, 3  # Exit.NOTHING, Exit.INCOMPLETE
 PATIENCE = 1.0  # seconds for threads that end by themselves
 
@@ -22,6 +27,7 @@ def main() -> None:
         print(f"verify-norm: {reason}", file=sys.stderr)
         sys.exit(USAGE)
     try:
+        start_ahead(sys.argv[1:])
         from verify_norm.cli.app import main as run
 
         run()
@@ -38,6 +44,23 @@ def main() -> None:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # while Python ends, it would print a traceback
+
+
+def start_ahead(arguments: Sequence[str]) -> None:
+    """Start the server of processes if a command line will need it: torch is imported there and here at the same time.
+
+    Its environment says whether Triton interprets kernels. This is a guess, by the device files, for torch would tell.
+    """
+    named = {argument.partition("=")[0] for argument in arguments}
+    runs = arguments[:1] == ["replay"] or ("--kernel" in named and arguments[0].startswith("-"))
+    if not runs or named & WITHOUT_SERVER:
+        return
+    from verify_norm.running import fork_server
+
+    on_cpu = "--device=cpu" in arguments or ("--device", "cpu") in pairwise(arguments)
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(map(os.path.exists, GPUS))
+    interpreted = (on_cpu or not seen) and not packages.without_triton()
+    fork_server.start_ahead(PRELOAD, **{"TRITON_INTERPRET": "1"} if interpreted else {})
 
 
 def _leave(threads: Sequence[threading.Thread], code: object) -> None:

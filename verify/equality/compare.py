@@ -14,7 +14,7 @@ from verify_norm.equality.narrowing import differences, onsets, shown
 from verify_norm.equality.walk import SIDES, Walk
 from verify_norm.running.environment import environment
 from verify_norm.running.runners import runner
-from verify_norm.search.examine import PRELOAD
+from verify_norm.search import PRELOAD
 from verify_norm.search.interruption import interruptible
 from verify_norm.search.left_out import skips
 from verify_norm.search.search import fitting

@@ -28,7 +28,7 @@ from verify_norm.running import patience
 from verify_norm.running.environment import environment
 from verify_norm.running.patience import LostError, Time
 from verify_norm.running.runners import Runner, runner
-from verify_norm.search.examine import PRELOAD
+from verify_norm.search import PRELOAD
 from verify_norm.search.interruption import interruptible
 from verify_norm.search.journal import source
 

@@ -25,13 +25,13 @@ from verify_norm.loading import functions, nested, registry
 from verify_norm.loading.targets import reach
 from verify_norm.running import stacks
 from verify_norm.running.compilation import METER
+from verify_norm.running.fork_server import GRACE
 from verify_norm.running.interpreter import patch
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
 STAGE = 64  # bytes: the longest name of a check
 SECONDS = struct.Struct("d")
 PAGE = STAGE + SECONDS.size  # what the parent process sees during a call
-GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself where Linux does not end it
 T = TypeVar("T")
 
 _kernel: tuple[Kernel, mmap.mmap] | None = None  # and the page that the parent process sees

@@ -7,14 +7,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
-from multiprocessing.forkserver import ensure_running
 from typing import Any, TypeVar
 
-from verify_norm.running import child
-
+GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself where Linux does not end it
 T = TypeVar("T")
 
 
@@ -26,6 +24,8 @@ class Child:
     """A process that answers one request after another, with all that it starts."""
 
     def __init__(self, context: ForkServerContext) -> None:
+        from verify_norm.running import child  # which imports torch: the server may do so at the same time
+
         self._channel, theirs = context.Pipe()
         self._process = context.Process(target=child.serve, args=(theirs,))
         self._process.start()
@@ -52,7 +52,7 @@ class Child:
                 raise EOFError
             returned, value = self._channel.recv()
         except (EOFError, ConnectionError):
-            self._process.join(child.GRACE)
+            self._process.join(GRACE)
             raise EndedError(ending(self._process.exitcode)) from None
         if not returned:
             raise value
@@ -95,6 +95,7 @@ def without_interrupts() -> Iterator[None]:
 
 
 _starting = threading.Lock()  # for what a start changes here: `__main__`, and the server's state
+_ahead: dict[str, str] | None = None  # the environment of a server that runs and has started no process yet
 
 
 class _Process(ForkServerProcess):
@@ -102,10 +103,12 @@ class _Process(ForkServerProcess):
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
+        global _ahead
         with _starting, no_main():
-            resource_tracker.ensure_running()  # it unblocks the signal
-            with without_interrupts():
-                ensure_running()  # Ctrl-C is for this process alone, which ends the server and its children
+            if _ahead not in (None, os.environ):
+                _end_server()
+            _ahead = None
+            _ensure_server()
             return ForkServerProcess._Popen(process_obj)
 
 
@@ -118,6 +121,44 @@ def context(preload: str) -> ForkServerContext:
     made = _Context()
     made.set_forkserver_preload([preload])
     return made
+
+
+def start_ahead(preload: str, **variables: str) -> None:
+    """Start the server now, so that it imports `preload` while this process imports what it needs itself.
+
+    It gets this process's environment, with the variables that this process will set. If the environment is another one
+    when the first process starts, the server is started again.
+    """
+    global _ahead
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        with _starting, no_main():
+            forkserver.set_forkserver_preload([preload])
+            _ensure_server()
+        _ahead = dict(os.environ)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    atexit.register(_end_unused)
+
+
+def _ensure_server() -> None:
+    resource_tracker.ensure_running()  # it unblocks the signal
+    with without_interrupts():
+        forkserver.ensure_running()  # Ctrl-C is for this process alone, which ends the server and its children
+
+
+def _end_server() -> None:
+    """End the server at once: while it imports, it would not see that nobody needs it."""
+    server: Any = forkserver._forkserver  # multiprocessing waits for its end
+    os.kill(server._forkserver_pid, signal.SIGKILL)
+    server._stop()
+
+
+def _end_unused() -> None:
+    if _ahead is not None:
+        _end_server()
 
 
 @contextmanager

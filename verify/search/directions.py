@@ -6,7 +6,8 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import adapt, gradients
 from verify_norm.running.runners import runner
-from verify_norm.search.examine import PRELOAD, examine_in
+from verify_norm.search import PRELOAD
+from verify_norm.search.examine import examine_in
 
 SHAPES = {"rows": ((4, 8), (3, 16)), "groups": ((2, 4, 8), (3, 4, 6)), "channels": ((2, 4, 8), (3, 4, 6))}  # small
 TIMEOUT = 20.0  # seconds for a case, which may compile

@@ -29,7 +29,6 @@ from verify_norm.running.patience import LostError, Time, types
 from verify_norm.running.runners import Runner
 from verify_norm.running.surroundings import left
 
-PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
 PAUSES = 0.0, 2.0, 10.0  # seconds before a case is examined again, while another process disturbs the GPU
 NO_ROOM = "the case does not fit into GPU memory"
 NO_MEMORY = "the case does not fit into the memory of this machine"

@@ -17,10 +17,11 @@ from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.running.runners import runner
+from verify_norm.search import PRELOAD
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.crew import Crew, usual
 from verify_norm.search.diagnosing import Trial
-from verify_norm.search.examine import PRELOAD, Examined
+from verify_norm.search.examine import Examined
 from verify_norm.search.interruption import interruptible
 from verify_norm.search.journal import Journal
 from verify_norm.search.reporting import report

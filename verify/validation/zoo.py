@@ -25,7 +25,7 @@ from verify_norm.loading import registry
 from verify_norm.running.environment import environment
 from verify_norm.running.fork_server import Child, EndedError, context, without_interrupts
 from verify_norm.running.interpreter import patch
-from verify_norm.search.examine import PRELOAD
+from verify_norm.search import PRELOAD
 from verify_norm.search.search import search
 from verify_norm.validation.policies import POLICIES, Verdict
 
