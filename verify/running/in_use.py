@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from verify_norm.running.state_access import set_inference_mode
+
 JUDGES = ("verify_norm", "pytest", "_pytest", "hypothesis", "pluggy")  # packages of a test
 KERNELS = "verify_norm.kernels"  # which are in use too
 VARIABLES = ("PYTEST_", "VERIFY_NORM_", "HYPOTHESIS_")  # how their names in the environment begin
@@ -79,10 +81,7 @@ def _gpu() -> int | None:
 def _as_here(inference: bool, grad: bool, gpu: int | None) -> None:
     """Set the state of torch that each thread has for itself; no block ends it."""
     if torch.is_inference_mode_enabled() != inference:
-        _kept.append(torch._C._InferenceMode(inference))
+        set_inference_mode(inference)
     torch.set_grad_enabled(grad)
     if gpu is not None:
         torch.cuda.set_device(gpu)
-
-
-_kept: list[Any] = []  # an end of these would end the mode
