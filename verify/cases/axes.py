@@ -106,10 +106,10 @@ def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
     """
     one_dimensional = ("contiguous", "every_other", "offset", "own")
     if tensor.role == "weight":
-        return (*one_dimensional, "scalar", *["transposed"] * (op.view == "rows"))
+        return (*one_dimensional, "scalar", "transposed") if op.view == "rows" else (*one_dimensional, "scalar")
     if tensor.extent not in ("data", "sample", "position"):
         return one_dimensional
-    return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
+    return tuple(layout for layout in LAYOUTS if tensor.role == "cotangent" or layout != "scalar")
 
 
 def _field(field: str, values: Iterable[Any]) -> Axis:
