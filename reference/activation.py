@@ -92,9 +92,9 @@ def normal(z: Array) -> Array:
     [0.0, 0.5, 1.0]
     """
     tail: Any = _erfc(-ROOT_HALF * z)
-    return 0.5 * (
-        tail.astype(np.float64) if isinstance(tail, np.ndarray) else tail
-    )  # an array of objects, or a number for 0-d z
+    if isinstance(tail, np.ndarray):  # of Python's numbers; for a z without dimensions it is one number
+        tail = tail.astype(np.float64)
+    return 0.5 * tail
 
 
 def density(z: Array) -> Array:
@@ -126,8 +126,8 @@ def _silu_error(z: Array, a: Arithmetic) -> Array:
 
 
 def _silu_slope_error(z: Array, a: Arithmetic) -> Array:
-    most = sigmoid(z) * (1.0 + np.abs(z))
-    return most * (_sigmoid_error(z, a) + 6.0 * a.u) + 4 * a.tiny * (1.0 + np.abs(z))
+    largest = sigmoid(z) * (1.0 + np.abs(z))
+    return largest * (_sigmoid_error(z, a) + 6.0 * a.u) + 4 * a.tiny * (1.0 + np.abs(z))
 
 
 def _sigmoid_slope(z: Array) -> Array:
@@ -174,7 +174,7 @@ GELU = Activation("gelu", _gelu, _gelu_slope, _gelu_error, _gelu_slope_error, 1.
 SIGMOID = Activation(
     "sigmoid", sigmoid, _sigmoid_slope, _sigmoid_value_error, _sigmoid_slope_error, 0.25, 1.0 / (6.0 * math.sqrt(3.0))
 )
-ACTIVATIONS = {one.name: one for one in (SILU, GELU, SIGMOID)}
+ACTIVATIONS = {activation.name: activation for activation in (SILU, GELU, SIGMOID)}
 
 
 def nearby(error: Callable[[Array, Arithmetic], Array], z: Array, dz: Array, a: Arithmetic) -> Array:

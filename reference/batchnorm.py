@@ -242,8 +242,10 @@ def backward_error(
     if not view.count:
         return _nothing(x, weight, bias)
     n = layernorm.norm(view, x, weight, bias, eps)
-    most = 1.0 if weight is None else float(np.abs(weight).max(initial=1.0))
-    return _factored_error(n, dy, replace(a, tiny=a.tiny * most) if math.isfinite(most) else a, given)
+    largest_weight = 1.0 if weight is None else float(np.abs(weight).max(initial=1.0))
+    if math.isfinite(largest_weight):
+        a = replace(a, tiny=a.tiny * largest_weight)
+    return _factored_error(n, dy, a, given)
 
 
 def channels(x: Array, training: bool) -> View:

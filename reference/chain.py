@@ -63,14 +63,14 @@ class Chain:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The names of what it takes that is no tensor."""
-        return (*self.base.options, *(() if self.dropout is None else self.dropout.options))
+        """The names of its arguments that are no tensors."""
+        return self.base.options if self.dropout is None else (*self.base.options, *self.dropout.options)
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The names of what it takes beside x: what has x's shape, the parameters of the norm, and the rest."""
-        own = [(stage.of_x, name) for stage in self.all_stages for name in stage.inputs]
-        like_x, others = ([name for of_x, name in own if of_x == wanted] for wanted in (True, False))
+        """The names of its tensors beside x: those of x's shape, the parameters of the norm, and the others."""
+        like_x = [name for stage in self.all_stages if stage.of_x for name in stage.inputs]
+        others = [name for stage in self.all_stages if not stage.of_x for name in stage.inputs]
         return (*like_x, *self.base.parameters, *others)
 
     @property
@@ -86,7 +86,7 @@ class Chain:
 
     @property
     def differentiated(self) -> tuple[str, ...]:
-        """The names of what else than x a backward has gradients of: residual has one of its own behind a dropout."""
+        """The names of the tensors besides x whose gradients a backward returns; residual's only beside a dropout's."""
         return self.trained if self.dropout is None else ("residual", *self.trained)
 
     @property
@@ -162,6 +162,7 @@ class Chain:
         return self._forward_of(of_sum, residual_sum.apart(exact, self._values(kept, v), errors))
 
     def _errors(self, n: Norm, v: Values, a: Arithmetic) -> tuple[Array, ...]:
+        """Return how far a kernel's y, its scale where that is an output, and the statistics may be off."""
         e = statistics_rounding.statistics_error(n, a)
         z = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
         *before, y = steps(self.stages, n, z, v, a).zs
@@ -177,12 +178,14 @@ class Chain:
 
     def _forward_of(self, h: Array, others: Sequence[Array]) -> Any:
         """Return the outputs by name; `others` are all but the sum."""
+        if not self.adds:
+            return record("y", *self.scales, *self.statistics)(*others)
         count = 1 + len(self.scales)
-        summed, names = ((h,), ("residual_out",)) if self.adds else ((), ())
-        made = record("y", *self.scales, *names, *self.statistics)
-        return made(*others[:count], *summed, *others[count:])
+        outputs = record("y", *self.scales, "residual_out", *self.statistics)
+        return outputs(*others[:count], h, *others[count:])
 
     def _source(self, v: Values) -> Array:
+        """Return the tensor that a backward is given in place of a forward's x."""
         x: Array = v["residual_out" if self.adds else "x"]
         return x
 
@@ -197,8 +200,8 @@ class Chain:
             z = stage.value(z, v)
         dz = v["dy"].reshape(n.view.shape)
         gradients: dict[str, Array] = {}
-        for stage, at in zip(reversed(self.stages), reversed(zs), strict=True):
-            dz, own = stage.pull(dz, at, v)
+        for stage, z in zip(reversed(self.stages), reversed(zs), strict=True):
+            dz, own = stage.pull(dz, z, v)
             gradients |= own
         dx, *parameters = n.gradients(dz)
         dx = residual_sum.joined(dx, v.get("dresidual_out")) if self.adds else dx
@@ -216,8 +219,8 @@ class Chain:
         x, given = self._source(v), v.get("given")
         n = self.normalized(x, v, a)
         z = rounding.affine_error(n, rounding.xhat_error(n, statistics_rounding.saved_error(n, a, given), a), a)
-        taken = steps(self.stages, n, z, v, a)
-        dz, lost, own = taken.pulled_error(v["dy"].reshape(n.view.shape), v, a)
+        forward_steps = steps(self.stages, n, z, v, a)
+        dz, lost, own = forward_steps.pulled_error(v["dy"].reshape(n.view.shape), v, a)
         dx, *parameters = rounding.gradients_error(n, dz, a, lost=lost, given=given)
         dx = residual_sum.joined_error(n, dz, dx, v.get("dresidual_out"), a) if self.adds else dx
         if self.before is not None:
@@ -278,7 +281,8 @@ class Function:
             options["given"] = None
         if self.way == "forward_error" and self.chain.adds:
             options["rounded"] = None
-        if (quantizer := self.chain.quantizer) is not None:
+        quantizer = self.chain.quantizer
+        if quantizer is not None:
             options |= {"largest": quantizer.largest, "z_lost": None, "scale_floor": 0.0, "e8m0": "floor"}
         named = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in options.items()]
         return Signature([*tensors, *named])

@@ -77,11 +77,12 @@ def normalize_error(n: Norm, a: Arithmetic) -> Forward:
 def gradients_error(n: Norm, dy: Array, a: Arithmetic) -> Backward:
     """Return the errors of `gradients`."""
     z, dy = xhat_error(n, a), dy.reshape(n.view.shape)
-    most, size = np.abs(n.rstd * n.weighted(dy)), 1.0 if n.weight is None else np.abs(n.weight)
-    underflow = a.tiny * (2 + (1 + z.factor) * n.rstd + np.abs(dy) + (0.0 if n.weight is None else size))
+    size, weight_size = np.abs(n.rstd * n.weighted(dy)), None if n.weight is None else np.abs(n.weight)
+    underflow = a.tiny * (2 + (1 + z.factor) * n.rstd + np.abs(dy) + (0.0 if weight_size is None else weight_size))
+    largest = size + n.rstd * (1.0 if weight_size is None else weight_size)
     products = compound(rounding.weight_roundings(n, a), a.gamma(1), a.xhat_u)
     relative = (1.0 + z.factor) * (1.0 + products) - 1.0
-    dx = finite_below(most * relative + underflow, most + n.rstd * size, a.huge)
+    dx = finite_below(size * relative + underflow, largest, a.huge)
     dweight = None if n.weight is None else rounding.weight_error(n, dy, z, a)
     dweight = factored_error(n, dweight, n.rstd * (1.0 + z.factor), largest_sum(n, dy), a)
     return Backward(*n.outside(dx, dweight, None if n.bias is None else rounding.bias_error(n, dy, a)))

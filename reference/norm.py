@@ -95,7 +95,7 @@ class Norm:
     def average(self, a: Array) -> Array:
         """Return the mean of every row or group, on axes of size 1."""
         sums: Array = a.sum(self.view.axes, keepdims=True)
-        return sums / self.view.count  # as NumPy's mean does, which takes longer for what it asks before
+        return sums / self.view.count  # as NumPy's mean, which is slower: it first checks its arguments
 
     def total(self, a: Array) -> Array:
         """Return the sum over all elements that one weight serves, on axes of size 1."""
@@ -114,10 +114,10 @@ class Norm:
         g = self.weighted(dy)
         c1 = self.average(g * self.xhat)
         c2 = self.average(g) if self.centred else None
-        along = self.xhat * c1 if self.first is None else np.where(self.share == 0, 0.0, self.share * self.xhat * c1)
-        dx = self.rstd * (
-            (g if c2 is None else g - c2) - along
-        )  # what is not in the statistic meets no c1, even if NaN
+        along = self.xhat * c1
+        if self.first is not None:  # an element outside of the statistic meets no c1, even if that is NaN
+            along = np.where(self.share == 0, 0.0, self.share * self.xhat * c1)
+        dx = self.rstd * ((g if c2 is None else g - c2) - along)
         return Projection(g, c1, c2, dx)
 
     @np.errstate(all="ignore")

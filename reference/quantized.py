@@ -72,7 +72,7 @@ def layernorm_forward(
     ([[-320.0, 448.0]], [1.6])
     """
     z = layernorm.forward(x, weight, bias, eps=eps, normalized_shape=normalized_shape)
-    return LayerNorm(saturated(z.y * scale, largest), most(z.y), z.mean, z.rstd)
+    return LayerNorm(saturated(z.y * scale, largest), amax_of(z.y), z.mean, z.rstd)
 
 
 def rmsnorm_forward(
@@ -94,7 +94,7 @@ def rmsnorm_forward(
     ([[192.0, 320.0]], [0.625])
     """
     z = rmsnorm.forward(x, weight, eps=eps, weight_offset=weight_offset, normalized_shape=normalized_shape)
-    return RMSNorm(saturated(z.y * scale, largest), most(z.y), z.rstd)
+    return RMSNorm(saturated(z.y * scale, largest), amax_of(z.y), z.rstd)
 
 
 @np.errstate(all="ignore")
@@ -112,10 +112,10 @@ def layernorm_error(
     """Return how far a kernel may be from `layernorm_forward`, per element, before the final rounding."""
     n = layernorm.norm(rows(x, normalized_shape), x, weight, bias, eps)
     z, dz = layernorm.normalize(n), layernorm.normalize_error(n, arithmetic)
-    alone = 0.0 if n.bias is None else np.broadcast_to(np.abs(n.bias), n.view.shape).reshape(x.shape)
-    terms = np.abs(z.y) + 2 * alone  # at least |w·x̂| + |b|
+    bias_size = 0.0 if n.bias is None else np.broadcast_to(np.abs(n.bias), n.view.shape).reshape(x.shape)
+    terms = np.abs(z.y) + 2 * bias_size  # at least |w·x̂| + |b|
     y = saturated_error(z.y * scale, product_error(dz.y, terms, scale, arithmetic), largest)
-    return LayerNorm(y, most_error(z.y, dz.y), dz.mean, dz.rstd)
+    return LayerNorm(y, amax_error(z.y, dz.y), dz.mean, dz.rstd)
 
 
 @np.errstate(all="ignore")
@@ -134,7 +134,7 @@ def rmsnorm_error(
     n = rmsnorm.norm(rows(x, normalized_shape), x, weight, eps, weight_offset)
     z, dz = rmsnorm.normalize(n), rmsnorm.normalize_error(n, arithmetic)
     y = saturated_error(z.y * scale, product_error(dz.y, np.abs(z.y), scale, arithmetic), largest)
-    return RMSNorm(y, most_error(z.y, dz.y), dz.rstd)
+    return RMSNorm(y, amax_error(z.y, dz.y), dz.rstd)
 
 
 def saturated(values: Array, largest: float) -> Array:
@@ -146,7 +146,7 @@ def saturated(values: Array, largest: float) -> Array:
     return np.clip(values, -largest, largest)
 
 
-def most(z: Array) -> Array:
+def amax_of(z: Array) -> Array:
     """Return max |z| as (1,): 0 of no elements, NaN where an element is NaN."""
     largest: Array = np.abs(z).max(initial=0.0, keepdims=True).reshape(1)
     return largest
@@ -169,18 +169,18 @@ def saturated_error(value: Array, delta: Array, largest: float) -> Array:
     >>> saturated_error(np.array([1.0, 448.0, 900.0]), np.full(3, 0.5), 448.0).tolist()
     [0.5, 0.5, 0.0]
     """
-    cut = saturated(value, largest)
-    up, down = saturated(value + delta, largest) - cut, cut - saturated(value - delta, largest)
-    return np.where(np.isfinite(delta), np.maximum(up, down), delta)
+    y = saturated(value, largest)
+    upper, lower = saturated(value + delta, largest), saturated(value - delta, largest)
+    return np.where(np.isfinite(delta), np.maximum(upper - y, y - lower), delta)
 
 
-def most_error(z: Array, dz: Array) -> Array:
+def amax_error(z: Array, dz: Array) -> Array:
     """Return the error of amax = max |z|, where z is off by dz; inf where a dz is not finite.
 
-    >>> most_error(np.array([1.0, -2.0]), np.array([1.5, 0.25])).tolist()
+    >>> amax_error(np.array([1.0, -2.0]), np.array([1.5, 0.25])).tolist()
     [0.5]
     """
     known = np.where(np.isfinite(dz), dz, np.inf)
-    up, down = most(np.abs(z) + known) - most(z), most(z) - most(np.maximum(np.abs(z) - known, 0.0))
-    error: Array = np.maximum(up, down)
+    value, upper, lower = amax_of(z), amax_of(np.abs(z) + known), amax_of(np.maximum(np.abs(z) - known, 0.0))
+    error: Array = np.maximum(upper - value, value - lower)
     return error

@@ -67,7 +67,7 @@ def kept_off(h: Array, off: Array, a: Arithmetic, rounded: Rounding | None) -> A
     >>> kept_off(h, off, float32, lambda v: np.rint(2 * v) / 2).tolist()  # 1.25 is a tie: 1 is right, and 1.5
     [0.5, 9.5367431640625e-07]
     """
-    low, middle, high = (kept(one, a, rounded) for one in (h - off, h, h + off))
+    low, middle, high = (kept(value, a, rounded) for value in (h - off, h, h + off))
     apart = np.maximum(np.abs(low - middle), np.abs(high - middle))
     return np.where(np.isfinite(off), np.maximum(apart, off), np.inf)
 
@@ -116,7 +116,7 @@ def dropped_sum_error(x: Approximate, residual: Array, a: Arithmetic) -> Array:
 @np.errstate(all="ignore")
 def apart(exact: Sequence[Array], kept: Sequence[Array], error: Sequence[Array]) -> list[Array]:
     """Return |norm(h̃) − norm(h)| + δ(h̃) of every output."""
-    return [np.abs(k - w) + e for w, k, e in zip(exact, kept, error, strict=True)]
+    return [np.abs(with_kept - true) + e for true, with_kept, e in zip(exact, kept, error, strict=True)]
 
 
 def joined(dx: Array, dresidual_out: Array | None) -> Array:

@@ -108,14 +108,16 @@ def affine_error(n: Norm, z: XhatError, a: Arithmetic) -> Array:
     if n.bias is not None:
         terms = np.abs(n.y) + np.abs(n.bias) if a.expanded else np.abs(n.y)
         delta = (1.0 + a.u) * delta + a.u * terms
-    most = math.sqrt(n.view.count) / n.rstd if n.first is None else np.abs(n.x)  # at least |xc|
-    delta = delta + a.tiny * (2.0 + most)  # the last: w·r may underflow before it meets xc
+    deviation = math.sqrt(n.view.count) / n.rstd if n.first is None else np.abs(n.x)  # at least |xc|
+    delta = delta + a.tiny * (2.0 + deviation)  # w·r may underflow before it is multiplied by xc
     return finite_below(delta, largest, a.huge)
 
 
 def weight_roundings(n: Norm, a: Arithmetic) -> float:
     """Return the relative change by the product with w, and by the sum weight + offset that made w."""
-    return compound(a.gamma((n.weight is not None) + n.offset), a.offset_u * (n.weight is not None and n.offset))
+    roundings = int(n.weight is not None) + int(n.offset)
+    offset_u = a.offset_u if n.weight is not None and n.offset else 0.0
+    return compound(a.gamma(roundings), offset_u)
 
 
 def means_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, lost: Array | float = 0.0) -> MeansError:

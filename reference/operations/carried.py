@@ -70,16 +70,17 @@ def carried(value: Any, a: Arithmetic, *, by_row: bool = False) -> Carried:
 
 
 def _apply(a: Arithmetic, name: str, args: tuple[Any, ...]) -> Carried | Condition:
-    """Return what a rule makes; that has rows where one of its operands has."""
+    """Return the result of a rule; it is `by_row` where one of its operands is."""
     count = ARRAYS.get(name, 2)
-    made = RULES[name](a, *(_known(one, a) for one in args[:count]), *args[count:])
-    by_row = any(one.by_row for one in operands(args) if isinstance(one, (Carried, Condition)))
-    if isinstance(made, Sides):
-        return Condition(*made, a, by_row)
-    return Carried(made.value, made.delta, a, by_row)
+    result = RULES[name](a, *(_known(argument, a) for argument in args[:count]), *args[count:])
+    by_row = any(operand.by_row for operand in operands(args) if isinstance(operand, (Carried, Condition)))
+    if isinstance(result, Sides):
+        return Condition(*result, a, by_row)
+    return Carried(result.value, result.delta, a, by_row)
 
 
-def _known(one: Any, a: Arithmetic) -> Any:
-    if isinstance(one, list):
-        return [_known(part, a) for part in one]
-    return one.known if isinstance(one, (Carried, Condition)) else carried(one, a).known
+def _known(argument: Any, a: Arithmetic) -> Any:
+    """Return an argument as rules take it, a plain value as the arithmetic rounds it; of a list each element."""
+    if isinstance(argument, list):
+        return [_known(part, a) for part in argument]
+    return argument.known if isinstance(argument, (Carried, Condition)) else carried(argument, a).known

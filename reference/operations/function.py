@@ -47,18 +47,18 @@ class Own:
 
     def returned(self, tensors: list[Any], options: Mapping[str, Any]) -> list[Any]:
         """Return what f returns of tensors of any kind, in order."""
-        made = self.function(*tensors, **options)
-        return list(made) if isinstance(made, (tuple, list)) else [made]
+        return _listed(self.function(*tensors, **options))
 
     def pulled(self, dy: Any, tensors: list[Any], options: Mapping[str, Any]) -> list[Any]:
         """Return the gradients of ⟨dy, y⟩ with respect to all tensors."""
         if self.gradient is not None:
-            made = self.gradient(dy, *tensors, **options)
-            return list(made) if isinstance(made, (tuple, list)) else [made]
+            return _listed(self.gradient(dy, *tensors, **options))
         tape: list[Node] = []
-        arguments = [Node(one, tape) for one in tensors]
+        arguments = [Node(tensor, tape) for tensor in tensors]
         y = self.returned(arguments, options)[0]
-        return gradients(y, dy, arguments) if isinstance(y, Node) else [np.zeros(np.shape(one)) for one in tensors]
+        if not isinstance(y, Node):  # a constant
+            return [np.zeros(np.shape(tensor)) for tensor in tensors]
+        return gradients(y, dy, arguments)
 
     def inside(self, v: Mapping[str, Any]) -> tuple[tuple[int, ...], list[Array]]:
         """Return the shape (M, N) of the rows, and the tensors as f takes them."""
@@ -84,13 +84,16 @@ class Own:
     def forward_error(self, v: Mapping[str, Any]) -> Any:
         """Return how far a kernel's y and statistics may be off, before y is rounded to its type."""
         a: Arithmetic = v["arithmetic"]
-        y, *statistics = (_carried(one, a) for one in self.returned([*self.carried(v)], self.given(v)))
-        lost = [one.delta + a.stats_u * one.largest + a.narrow_tiny * bool(a.stats_u) for one in statistics]
-        kept = [finite_below(d, s.largest, a.narrow_huge) for d, s in zip(lost, statistics, strict=True)]
-        return self._outputs(v, [y.delta, *kept])
+        y, *statistics = (_carried(output, a) for output in self.returned([*self.carried(v)], self.given(v)))
+        underflow = a.narrow_tiny if a.stats_u else 0.0
+        errors = [
+            finite_below(s.delta + a.stats_u * s.largest + underflow, s.largest, a.narrow_huge) for s in statistics
+        ]
+        return self._outputs(v, [y.delta, *errors])
 
-    def _outputs(self, v: Mapping[str, Any], made: list[Any]) -> Any:
-        y, *statistics = made
+    def _outputs(self, v: Mapping[str, Any], values: list[Any]) -> Any:
+        """Return y in the shape of x, and the statistics as one value a row, by name."""
+        y, *statistics = values
         return _record(*self.outputs)(np.reshape(y, v["x"].shape), *(np.reshape(one, -1) for one in statistics))
 
     @np.errstate(all="ignore")
@@ -104,12 +107,13 @@ class Own:
         """Return how far a kernel's gradients may be off, before they are rounded to their types."""
         a: Arithmetic = v["arithmetic"]
         dy = carried(np.reshape(v["dy"], self.inside(v)[0]), a, by_row=True)
-        found = self.pulled(dy, [*self.carried(v)], self.given(v))
-        return self._gradients(v, [_carried(one, a).delta for one in found])
+        pulled = self.pulled(dy, [*self.carried(v)], self.given(v))
+        return self._gradients(v, [_carried(gradient, a).delta for gradient in pulled])
 
-    def _gradients(self, v: Mapping[str, Any], made: list[Any]) -> Any:
+    def _gradients(self, v: Mapping[str, Any], values: list[Any]) -> Any:
+        """Return the gradients in the shapes of their tensors, by name."""
         shapes = [np.shape(v[name]) for name in self.tensors]
-        return _record(*(f"d{name}" for name in self.tensors))(*map(np.reshape, made, shapes))
+        return _record(*(f"d{name}" for name in self.tensors))(*map(np.reshape, values, shapes))
 
 
 def inner(dims: str, M: int, N: int) -> tuple[int, ...]:
@@ -121,8 +125,13 @@ def inner(dims: str, M: int, N: int) -> tuple[int, ...]:
     return {"MN": (M, N), "N": (N,), "1": (1,)}[dims]
 
 
-def _carried(one: Any, a: Arithmetic) -> Carried:
-    return one if isinstance(one, Carried) else carried(one, a)
+def _listed(returned: Any) -> list[Any]:
+    """Return what a function returns as a list: of one, if it is no tuple or list."""
+    return list(returned) if isinstance(returned, (tuple, list)) else [returned]
+
+
+def _carried(value: Any, a: Arithmetic) -> Carried:
+    return value if isinstance(value, Carried) else carried(value, a)
 
 
 @lru_cache(None)
@@ -149,6 +158,9 @@ class Function:
     @property
     def __signature__(self) -> Signature:
         """What it takes, by name."""
-        names = [*["dy"] * self.way.startswith("backward"), *self.own.tensors, *self.own.options, "normalized_shape"]
-        names += ["arithmetic"] * self.way.endswith("error")
+        names = [*self.own.tensors, *self.own.options, "normalized_shape"]
+        if self.way.startswith("backward"):
+            names.insert(0, "dy")
+        if self.way.endswith("error"):
+            names.append("arithmetic")
         return Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in names])

@@ -85,11 +85,23 @@ class Operand(NDArrayOperatorsMixin):
 
 def operands(args: Any) -> Iterator[Operand]:
     """Yield the operands among arguments, also those in a list."""
-    for one in args:
-        if isinstance(one, (tuple, list)):
-            yield from operands(one)
-        elif isinstance(one, Operand):
-            yield one
+    for argument in args:
+        if isinstance(argument, (tuple, list)):
+            yield from operands(argument)
+        elif isinstance(argument, Operand):
+            yield argument
+
+
+def unwrapped(args: Any, kind: type[Operand]) -> list[Any]:
+    """Return the arguments with the values of operands of this kind, also of those in a list, in their places."""
+    return [
+        argument.value
+        if isinstance(argument, kind)
+        else unwrapped(argument, kind)
+        if isinstance(argument, list)
+        else argument
+        for argument in args
+    ]
 
 
 def call(name: str, *args: Any, **options: Any) -> Any:
@@ -105,8 +117,10 @@ def call(name: str, *args: Any, **options: Any) -> Any:
     bound.apply_defaults()
     if name == "concatenate":
         bound.arguments["arrays"] = list(bound.arguments["arrays"])
-    kinds = sorted(operands(bound.args), key=lambda one: one.rank)
-    return kinds[-1].apply(name, *bound.args) if kinds and name in VALUES else function(*bound.args)
+    highest = max(operands(bound.args), key=lambda operand: operand.rank, default=None)
+    if highest is None or name not in VALUES:
+        return function(*bound.args)
+    return highest.apply(name, *bound.args)
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
@@ -115,15 +129,17 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     >>> axes_of(-1, 2), axes_of(None, 2)
     ((1,), (0, 1))
     """
-    some = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    return tuple(int(one) % ndim for one in some)
+    if axis is None:
+        return tuple(range(ndim))
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    return tuple(int(each) % ndim for each in axes)
 
 
 def _embed(a: Any, key: Any, shape: tuple[int, ...]) -> Any:
-    """Return zeros with `a` at the key."""
-    whole = np.zeros(shape, np.asarray(a).dtype)
-    whole[key] = a
-    return whole
+    """Return zeros of this shape with `a` at the index `key`."""
+    zeros = np.zeros(shape, np.asarray(a).dtype)
+    zeros[key] = a
+    return zeros
 
 
 VALUES: dict[str, Callable[..., Any]] = {
@@ -177,10 +193,16 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
 def _power(a: Any, exponent: Any) -> Any:
     if isinstance(exponent, Operand) or np.ndim(exponent):
         raise UnknownOperationError("a power whose exponent is no number; np.exp(p * np.log(x)) is one")
+    simpler = {
+        1.0: lambda: a,
+        2.0: lambda: a * a,
+        0.5: lambda: np.sqrt(a),
+        -0.5: lambda: 1.0 / np.sqrt(a),
+        -1.0: lambda: 1.0 / a,
+        -2.0: lambda: 1.0 / (a * a),
+    }
     p = float(exponent)
-    usual = {1.0: lambda: a, 2.0: lambda: a * a, 0.5: lambda: np.sqrt(a), -1.0: lambda: 1.0 / a}
-    usual |= {-0.5: lambda: 1.0 / np.sqrt(a), -2.0: lambda: 1.0 / (a * a)}
-    return usual[p]() if p in usual else call("raised", a, p)
+    return simpler[p]() if p in simpler else call("raised", a, p)
 
 
 def _reshaped(a: Any, function: Callable[[Any], Any]) -> Any:
@@ -216,7 +238,7 @@ class Complex(Operand):
 
     def apply(self, name: str, *args: Any) -> Any:
         """Return the result, which is real for a comparison."""
-        plain = _plain(args)
+        plain = unwrapped(args, Complex)
         if name in COMPARISONS:
             return VALUES[name](*map(np.real, plain))
         if name == "absolute":
@@ -230,7 +252,3 @@ class Complex(Operand):
             best = np.where(VALUES["winner"](np.real(a), axis), a, 0.0).sum(axis=axis, keepdims=keepdims)
             return Complex(best)
         return Complex(VALUES[name](*plain))
-
-
-def _plain(args: Any) -> list[Any]:
-    return [one.value if isinstance(one, Complex) else _plain(one) if isinstance(one, list) else one for one in args]

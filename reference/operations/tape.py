@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.reference.operations.operand import COMPARISONS, Operand, axes_of, call
+from verify_norm.reference.operations.operand import COMPARISONS, Operand, axes_of, call, unwrapped
 
 
 class Node(Operand):
@@ -25,40 +25,36 @@ class Node(Operand):
         tape.append(self)
 
     def apply(self, name: str, *args: Any) -> Any:
-        """Return the result on the tape; of a comparison, which has no gradient, beside it."""
-        value = call(name, *_inner(args))
+        """Return the result on the tape; that of a comparison is not on it, since it has no gradient."""
+        value = call(name, *unwrapped(args, Node))
         return value if name in COMPARISONS else Node(value, self.tape, name, args)
 
 
-def _inner(args: Any) -> list[Any]:
-    return [one.value if isinstance(one, Node) else _inner(one) if isinstance(one, list) else one for one in args]
-
-
 def gradients(y: Node, dy: Any, arguments: list[Node]) -> list[Any]:
-    """Return the gradients of ⟨dy, y⟩ with respect to arguments of the tape; 0 for one that y does not hold.
+    """Return the gradients of ⟨dy, y⟩ with respect to arguments of the tape; 0 for one that y does not depend on.
 
     >>> tape = []
     >>> x, w = Node(np.array([[1.0, 2.0]]), tape), Node(np.array([3.0, 4.0]), tape)
     >>> [one.tolist() for one in gradients(w * x * x, np.ones((1, 2)), [x, w])]
     [[[6.0, 16.0]], [1.0, 4.0]]
     """
-    found: dict[int, Any] = {id(y): dy}
+    sums: dict[int, Any] = {id(y): dy}  # by node: the gradient that has arrived at it so far
     for node in reversed(y.tape):
-        g = found.get(id(node))
+        g = sums.get(id(node))
         if g is None or not node.name:
             continue
         for argument, part in PULLS[node.name](g, node.value, node.args):
             if isinstance(argument, Node):
                 part = _summed(part, argument.shape)
-                found[id(argument)] = part if id(argument) not in found else found[id(argument)] + part
-    return [found.get(id(one), np.zeros(one.shape)) for one in arguments]
+                sums[id(argument)] = part if id(argument) not in sums else sums[id(argument)] + part
+    return [sums.get(id(argument), np.zeros(argument.shape)) for argument in arguments]
 
 
 def _summed(g: Any, shape: tuple[int, ...]) -> Any:
-    """Return the gradient of what was broadcast to the shape of g."""
-    now = np.shape(g.value if isinstance(g, Operand) else g)
-    lead = len(now) - len(shape)
-    axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and now[lead + i] != 1))
+    """Return the gradient of an array of this shape, which was broadcast to the shape of g."""
+    wide = np.shape(g.value if isinstance(g, Operand) else g)
+    lead = len(wide) - len(shape)
+    axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and wide[lead + i] != 1))
     return np.reshape(np.sum(g, axis=axes, keepdims=True), shape) if axes else g
 
 
@@ -69,16 +65,16 @@ def _spread(g: Any, a: Any, axis: Any, keepdims: bool) -> Any:
 
 
 def _plain(rule: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-    """Return a rule of (g, out, *values) as one of the nodes: its results belong to the arguments in their order."""
-    return lambda g, out, args: zip(args, rule(g, out, *_inner(args)), strict=False)
+    """Return a rule (g, out, *values) -> gradients, in the order of the values, as a function of the nodes."""
+    return lambda g, out, args: zip(args, rule(g, out, *unwrapped(args, Node)), strict=False)
 
 
 def _concatenated(g: Any, out: Any, args: tuple[Any, ...]) -> Any:
     arrays, axis = args
     start = 0
-    for one in arrays:
-        end = start + np.shape(one.value if isinstance(one, Operand) else one)[axis]
-        yield one, g[(slice(None),) * (axis % len(out.shape)) + (slice(start, end),)]
+    for array in arrays:
+        end = start + np.shape(array.value if isinstance(array, Operand) else array)[axis]
+        yield array, g[(slice(None),) * (axis % len(out.shape)) + (slice(start, end),)]
         start = end
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.operations.carried import carried
 from verify_norm.reference.operations.function import Own, inner
-from verify_norm.reference.operations.operand import SELECTS, VALUES, Complex, Operand
+from verify_norm.reference.operations.operand import SELECTS, VALUES, Complex, Operand, unwrapped
 from verify_norm.reference.view import Array
 
 STEP = 1e-200  # of a complex step: its square vanishes
@@ -31,11 +31,7 @@ class Noting(Operand):
     def apply(self, name: str, *args: Any) -> Any:
         """Return the result, and note the operation."""
         self.names.add(name)
-        return Noting(VALUES[name](*_bare(args)), self.names)
-
-
-def _bare(args: Any) -> list[Any]:
-    return [one.value if isinstance(one, Noting) else _bare(one) if isinstance(one, list) else one for one in args]
+        return Noting(VALUES[name](*unwrapped(args, Noting)), self.names)
 
 
 def points(own: Own) -> Iterator[Point]:
@@ -56,7 +52,7 @@ def selects(own: Own) -> bool:
     """
     names: set[str] = set()
     for tensors, options in points(own):
-        own.returned([Noting(one, names) for one in tensors], options)
+        own.returned([Noting(tensor, names) for tensor in tensors], options)
     return bool(names & set(SELECTS))
 
 
@@ -67,22 +63,26 @@ def complaint(own: Own) -> str | None:
     Its outputs have their shapes, a row of them depends on that row alone, and its gradients are those of f. Raises
     UnknownOperationError where an operation has no rule, and what f raises.
     """
-    return next((words for point in points(own) if (words := _shapes(own, *point) or _slopes(own, *point))), None)
+    for tensors, options in points(own):
+        words = _shapes(own, tensors, options) or _slopes(own, tensors, options)
+        if words:
+            return words
+    return None
 
 
 def _shapes(own: Own, tensors: list[Array], options: dict[str, float]) -> str | None:
-    (M, N), made = tensors[0].shape, own.returned([carried(one, SINGLE) for one in tensors], options)
-    if len(made) != len(own.outputs):
-        return f"expected {len(own.outputs)} outputs ({', '.join(own.outputs)}), got {len(made)}"
-    alone = own.returned(
-        [t[:1] if d == "MN" else t for t, d in zip(tensors, own.tensors.values(), strict=True)], options
-    )
-    for place, (name, one, first) in enumerate(zip(own.outputs, made, alone, strict=True)):
-        right = [(M, 1), (M,)] if place else [(M, N)]
-        if np.shape(one) not in right:
-            words = " or ".join(map(str, right))
-            return f"{name}: expected the shape {words} for x of {(M, N)}, got {np.shape(one)}"
-        value = getattr(one, "value", one)
+    """Return in words which output has a wrong shape, is not finite, or depends on other rows; None if none does."""
+    (M, N), outputs = tensors[0].shape, own.returned([carried(tensor, SINGLE) for tensor in tensors], options)
+    if len(outputs) != len(own.outputs):
+        return f"expected {len(own.outputs)} outputs ({', '.join(own.outputs)}), got {len(outputs)}"
+    first_rows = [t[:1] if dims == "MN" else t for t, dims in zip(tensors, own.tensors.values(), strict=True)]
+    of_first_row = own.returned(first_rows, options)
+    for place, (name, output, first) in enumerate(zip(own.outputs, outputs, of_first_row, strict=True)):
+        shapes = [(M, 1), (M,)] if place else [(M, N)]
+        if np.shape(output) not in shapes:
+            words = " or ".join(map(str, shapes))
+            return f"{name}: expected the shape {words} for x of {(M, N)}, got {np.shape(output)}"
+        value = getattr(output, "value", output)
         if not np.isfinite(value).all():
             return f"{name} is not finite at usual values; positive= names tensors above 0"
         if not (np.abs(first - value[:1]) <= AGREE * np.abs(first)).all():
@@ -94,18 +94,21 @@ def _slopes(own: Own, tensors: list[Array], options: dict[str, float]) -> str | 
     """Compare ⟨dy, ∂y/∂t·v⟩, by a complex step, with ⟨dt, v⟩ for each tensor t along a random v."""
     rng = np.random.default_rng(7)
     dy = rng.standard_normal(tensors[0].shape)
-    found = own.pulled(dy, tensors, options)
-    own.pulled(carried(dy, SINGLE), [carried(one, SINGLE) for one in tensors], options)
-    if len(found) != len(tensors):
-        return f"expected {len(tensors)} gradients, of {', '.join(own.tensors)}, got {len(found)}"
-    for place, (name, at, slope) in enumerate(zip(own.tensors, tensors, found, strict=True)):
-        if np.shape(slope) != at.shape:
-            return f"d{name}: expected the shape {at.shape} of {name}, got {np.shape(slope)}"
-        v = rng.standard_normal(at.shape)
+    gradients = own.pulled(dy, tensors, options)
+    own.pulled(carried(dy, SINGLE), [carried(tensor, SINGLE) for tensor in tensors], options)  # each step has a rule
+    if len(gradients) != len(tensors):
+        return f"expected {len(tensors)} gradients, of {', '.join(own.tensors)}, got {len(gradients)}"
+    for place, (name, tensor, gradient) in enumerate(zip(own.tensors, tensors, gradients, strict=True)):
+        if np.shape(gradient) != tensor.shape:
+            return f"d{name}: expected the shape {tensor.shape} of {name}, got {np.shape(gradient)}"
+        v = rng.standard_normal(tensor.shape)
         stepped = [Complex(t + 1j * STEP * v) if i == place else t for i, t in enumerate(tensors)]
         y = own.returned(stepped, options)[0]
-        change, size = (np.imag(y.value) / STEP, np.abs(y.value)) if isinstance(y, Complex) else (0.0, np.abs(y))
-        want, got = float(np.sum(dy * change)), float(np.sum(slope * v))
+        if isinstance(y, Complex):
+            change, size = np.imag(y.value) / STEP, np.abs(y.value)
+        else:  # y does not depend on the tensor
+            change, size = 0.0, np.abs(y)
+        want, got = float(np.sum(dy * change)), float(np.sum(gradient * v))
         terms = np.sum(np.abs(dy * change)) + np.sum(np.abs(dy) * size) * np.abs(v).max()  # also of those that cancel
         if not abs(want - got) <= AGREE * terms:
             return f"d{name} along a random direction is {got:.6g}; by a complex step of f it is {want:.6g}"

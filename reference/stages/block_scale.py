@@ -31,18 +31,18 @@ E8M0 = ("floor", "ceil", "even", "rceil")
 LEAST_POWER, MOST_POWER = -127, 127
 
 
-def power_of_two(most: Array, dtype: str, largest: float, how: str = "floor") -> Array:
-    """Return the scale 2^k of blocks whose largest |z| is `most`; 0 of nothing but zeros.
+def power_of_two(amax: Array, dtype: str, largest: float, how: str = "floor") -> Array:
+    """Return the scale 2^k of blocks with this max |z|; 0 for blocks of zeros. `how` is one of E8M0.
 
-    >>> most = np.array([448.0, 480.0, 512.0, 500.0])
-    >>> [power_of_two(most, "float8_e4m3fn", 448.0, how).tolist() for how in E8M0]  # doctest: +NORMALIZE_WHITESPACE
+    >>> amax = np.array([448.0, 480.0, 512.0, 500.0])
+    >>> [power_of_two(amax, "float8_e4m3fn", 448.0, how).tolist() for how in E8M0]  # doctest: +NORMALIZE_WHITESPACE
     [[1.0, 1.0, 2.0, 1.0], [2.0, 2.0, 2.0, 2.0], [1.0, 1.0, 2.0, 2.0], [1.0, 2.0, 2.0, 2.0]]
     """
     binade, bits = BINADES[dtype]
-    mantissa, exponent = np.frexp(most / largest if how == "rceil" else most)  # mantissa in [1/2, 1)
+    mantissa, exponent = np.frexp(amax / largest if how == "rceil" else amax)  # mantissa in [1/2, 1)
     upwards = mantissa >= 1.0 - 2.0 ** (-bits - 2) if how == "even" else (mantissa > 0.5) & (how != "floor")
     k = np.where(upwards, exponent, exponent - 1) - (0 if how == "rceil" else binade)
-    return np.where(most > 0, np.ldexp(1.0, np.clip(k, LEAST_POWER, MOST_POWER)), 0.0)
+    return np.where(amax > 0, np.ldexp(1.0, np.clip(k, LEAST_POWER, MOST_POWER)), 0.0)
 
 
 def in_e4m3(value: Array) -> Array:

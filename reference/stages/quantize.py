@@ -86,7 +86,9 @@ class Quantize:
         """The names of what it takes beside z."""
         if self._of_tensor:
             return ("global_scale",)
-        return ("y_scale",) if not self.dynamic else ("scale_ub",) if self.bounded else ()
+        if not self.dynamic:
+            return ("y_scale",)
+        return ("scale_ub",) if self.bounded else ()
 
     @property
     def dynamic(self) -> bool:
@@ -105,8 +107,8 @@ class Quantize:
 
     @property
     def divisions(self) -> int:
-        """How many roundings a scale has before it gets its type."""
-        return DIVISION + 2 * self._of_tensor
+        """How many roundings a scale has before the one to its type."""
+        return DIVISION + 2 if self._of_tensor else DIVISION
 
     def _range(self, given: Inputs) -> float:
         """Return the magnitude at which y saturates: L, or infinity by contract."""
@@ -130,12 +132,12 @@ class Quantize:
         return wide
 
     def most(self, size: Array) -> Array:
-        """Return the largest of each block, (M, K), NaN where one is NaN."""
+        """Return the maximum of each block, (M, K), NaN where an element is NaN."""
         M, n = size.shape
         length, count = self.length(n), self.blocks(n)
         inside = np.minimum(np.arange(count * length), n - 1)  # a short block repeats its last element
-        most: Array = size[:, inside].reshape(M, count, length).max(2)
-        return most
+        maximum: Array = size[:, inside].reshape(M, count, length).max(2)
+        return maximum
 
     def scale(self, z: Array, given: Inputs) -> Array:
         """Return the scale of every block, (M, K): `NO_SCALE` of nothing but zeros, and where z is not finite."""
@@ -173,28 +175,31 @@ class Quantize:
         u, lost, largest = given.get("z_lost") or (0.0, 0.0, np.inf)
         if u == 0:
             return z
-        most = np.abs(z.value) + z.delta
-        delta = z.delta + u * most + np.where(most == 0, 0.0, lost)
-        return z._replace(delta=finite_below(delta, most, largest))
+        size = np.abs(z.value) + z.delta
+        delta = z.delta + u * size + np.where(size == 0, 0.0, lost)
+        return z._replace(delta=finite_below(delta, size, largest))
 
-    def _bounded(self, most: Array, given: Inputs, off: float) -> Array:
+    def _bounded(self, amax: Array, given: Inputs, off: float) -> Array:
         """Return max(min(A, scale_ub)/L, floor) in the type of scales, where its roundings come to `off`."""
         if self.granularity == "mx":
-            return power_of_two(most * (1.0 + off), self.dtype, self.largest, str(given.get("e8m0", "floor")))
-        most = np.minimum(most, given["scale_ub"]) if self.bounded else most
-        most = most * given["global_scale"] if self._of_tensor else most
-        bounded: Array = np.maximum(most / self.largest, given.get("scale_floor", 0.0)) * (1.0 + off)
+            return power_of_two(amax * (1.0 + off), self.dtype, self.largest, str(given.get("e8m0", "floor")))
+        if self.bounded:
+            amax = np.minimum(amax, given["scale_ub"])
+        if self._of_tensor:
+            amax = amax * given["global_scale"]
+        bounded: Array = np.maximum(amax / self.largest, given.get("scale_floor", 0.0)) * (1.0 + off)
         return in_e4m3(bounded) if self._of_tensor else bounded
 
     def _unknown(self, z: Approximate) -> Array:
-        """Return the blocks in which a z, or its bound, is not finite: a scale_ub would hide it."""
+        """Return which blocks have a z, or a bound of one, that is not finite: a scale_ub would hide it."""
         unknown: Array = ~np.isfinite(self.most(np.abs(z.value) + z.delta))
         return unknown
 
     def _vanishing(self, s: Scales, a: Arithmetic) -> Array:
-        """Return where a scale, or what it is computed with, may leave the range."""
-        least, most = 4 * max(a.tiny, 1 / a.huge), min(a.huge, 1 / a.tiny if a.tiny else np.inf) / (4 * self.largest)
-        vanishing: Array = ~((s.low >= least) & (s.high <= most))
+        """Return where a scale, or a step of its computation, may leave the range of the arithmetic."""
+        lowest = 4 * max(a.tiny, 1 / a.huge)
+        highest = min(a.huge, 1 / a.tiny if a.tiny else np.inf) / (4 * self.largest)
+        vanishing: Array = ~((s.low >= lowest) & (s.high <= highest))
         return vanishing
 
     def value(self, z: Array, given: Inputs) -> Array:
@@ -203,8 +208,11 @@ class Quantize:
         divisor = self._divisors(self._scales(exactly(z), given, 0.0), given).value
         s = self.spread(np.broadcast_to(divisor, (len(z), self.blocks(z.shape[1]))), z.shape[1])
         y = saturated(z / s, self._range(given))
-        y = y if saturates else np.where(np.isinf(z), np.nan, y)
-        return np.where(np.isnan(y), 0.0, y) if self.dtype in NO_NAN and not self.dynamic else y
+        if not saturates:
+            y = np.where(np.isinf(z), np.nan, y)
+        if self.dtype in NO_NAN and not self.dynamic:
+            y = np.where(np.isnan(y), 0.0, y)
+        return y
 
     def moved(self, z: Array, dz: Array, off: Array, given: Inputs) -> Array:
         """Return 0: `own_error` has all of the error, since each z moves the scale of the others."""
@@ -216,16 +224,18 @@ class Quantize:
         s = self._divisors(self._scales(z, given, a.gamma(self.divisions)), given)
         shape = (M, self.blocks(n))
         unknown = self._vanishing(s, a) | self._unknown(z)
-        value, low, high, lost = (self.spread(np.broadcast_to(one, shape), n) for one in (*s, unknown))
+        value, low, high, unjudged = (self.spread(np.broadcast_to(part, shape), n) for part in (*s, unknown))
         sigma = np.maximum(1.0 / low - 1.0 / value, 1.0 / value - 1.0 / high)
-        terms, unit = z.size + z.delta, DIVISION + 3 + (DIVISION + 2) * self._of_tensor
-        delta = np.abs(z.value) * sigma + (z.delta + a.gamma(unit) * terms) / low + a.tiny * (4.0 + 4.0 / low)
+        terms, roundings = z.size + z.delta, DIVISION + 3
+        if self._of_tensor:
+            roundings += DIVISION + 2
+        delta = np.abs(z.value) * sigma + (z.delta + a.gamma(roundings) * terms) / low + a.tiny * (4.0 + 4.0 / low)
         delta = finite_below(delta, terms / low, a.huge)
         delta = saturated_error(z.value / value, delta, self._range(given))
         below = (self.dtype == "int8") & (z.value / value - delta < -self.largest - 0.5)
         delta = np.where(below, np.maximum(delta, 1.0), delta)
         zero = self.spread(self.most(terms) == 0, n)
-        return np.where(zero, 0.0, np.where(lost, np.inf, delta))
+        return np.where(zero, 0.0, np.where(unjudged, np.inf, delta))
 
     def size(self, z: Approximate, given: Inputs) -> Array:
         """Return |y|."""

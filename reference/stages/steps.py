@@ -45,9 +45,12 @@ def steps(stages: tuple[Stage, ...], n: Norm, dz: Array, given: Inputs, a: Arith
     """
     size = np.abs(n.y) + (0.0 if n.bias is None else 2 * np.abs(n.bias))
     zero = (n.x == 0) & (n.off is None)
-    nothing = zero.all(n.view.axes, keepdims=True) | (zero & (not n.centred) & np.isfinite(dz))
-    nothing = nothing | (False if n.weight is None else (n.weight == 0) & np.isfinite(dz))
-    zs = [Approximate(n.y, np.where(nothing & (size == 0), 0.0, dz), size)]
+    exact = zero.all(n.view.axes, keepdims=True)
+    if not n.centred:
+        exact = exact | (zero & np.isfinite(dz))
+    if n.weight is not None:
+        exact = exact | ((n.weight == 0) & np.isfinite(dz))
+    zs = [Approximate(n.y, np.where(exact & (size == 0), 0.0, dz), size)]
     for stage in stages:
         zs.append(passed(stage, zs[-1], given, a))
     return Steps(stages, tuple(zs))

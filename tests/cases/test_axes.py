@@ -66,14 +66,14 @@ def test_a_users_operator_always_has_its_weights():
     free = {axis.name: axis for axis in axes(own, TYPES) if axis.free}
     assert "bias" not in free
     assert "dresidual_out" in free
-    assert "no weight" not in free["weight"].ways
-    assert "no weight" in axis("dropout_add_layernorm_bwd", "weight").ways
+    assert "no weight" not in free["weight"].choices
+    assert "no weight" in axis("dropout_add_layernorm_bwd", "weight").choices
 
 
 @pytest.mark.parametrize("op", AXES)
 def test_a_case_reads_as_the_value_that_it_was_made_with(op):
     for axis in axes(OPS[op], TYPES, frozen=True):
-        for value, ways_ in axis.ways.items() if axis.free and axis.name not in BESIDE_OTHERS else ():
+        for value, ways_ in axis.choices.items() if axis.free and axis.name not in BESIDE_OTHERS else ():
             for way in ways_:
                 if isinstance(way, dict):
                     spec = replace(usual(OPS[op]), **({"special": "nan"} if axis.name.startswith("special_") else {}))
@@ -86,7 +86,7 @@ def test_a_shape_reads_as_the_sizes_that_it_was_made_with(op):
     sizes = classes(OPS[op])
     for place, axis in enumerate(axes(OPS[op], TYPES)[: len(sizes)]):
         assert axis.name == sizes[place].of_what
-        for value, numbers in axis.ways.items():
+        for value, numbers in axis.choices.items():
             for number in numbers:
                 made = [2] * len(sizes)
                 made[place] = number
@@ -104,13 +104,13 @@ def test_a_shape_reads_as_the_sizes_that_it_was_made_with(op):
 )
 def test_shapes_have_every_rank(op, which, values):
     ranks = axis(op, f"{which} dimensions")
-    assert dict(ranks.ways) == {f"{n} {which} dimensions": [n] for n in values}
-    assert [ranks.read(CaseSpec(shape)) for shape in values.values()] == list(ranks.ways)
+    assert dict(ranks.choices) == {f"{n} {which} dimensions": [n] for n in values}
+    assert [ranks.read(CaseSpec(shape)) for shape in values.values()] == list(ranks.choices)
 
 
 def test_one_to_three_dimensions_are_normalized():
     ranks = axis("rmsnorm_fwd", "normalized dimensions")
-    assert dict(ranks.ways) == {f"{n} normalized dimensions": [n] for n in (1, 2, 3)}
+    assert dict(ranks.choices) == {f"{n} normalized dimensions": [n] for n in (1, 2, 3)}
     assert ranks.read(CaseSpec((2, 3, 4), normalized_ndim=2)) == "2 normalized dimensions"
     leading = axis("rmsnorm_fwd", "leading dimensions")
     assert leading.read(CaseSpec((2, 3, 4), normalized_ndim=2)) == "1 leading dimensions"
@@ -141,7 +141,7 @@ def test_one_to_three_dimensions_are_normalized():
     ],
 )
 def test_an_option_has_these_values(op, name, fields):
-    assert [way for ways_ in axis(op, name).ways.values() for way in ways_] == list(fields.values())
+    assert [way for ways_ in axis(op, name).choices.values() for way in ways_] == list(fields.values())
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_an_option_has_these_values(op, name, fields):
 def test_the_type_of_weights_is_one_beside_that_of_x(dtype, weights, name):
     types = axis("rmsnorm_fwd", "type of weights")
     assert types.read(CaseSpec((2, 3), dtype, weight_dtype=weights)) == name
-    assert types.ways[name] == ([{}] if weights in (None, dtype) else [{"weight_dtype": weights}])
+    assert types.choices[name] == ([{}] if weights in (None, dtype) else [{"weight_dtype": weights}])
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_axes_of_memory_are_those_of_layouts_and_of_one_tensor_for_two_inputs():
     assert of_memory == {"dy_layout", "x_layout", "weight_layout", "bias_layout", "alias"}
     alias = axis("layernorm_bwd", "alias")
     assert alias.beside == ("dtype", "rows", "N")
-    assert {"inputs apart", "one tensor x:dy"} <= set(alias.ways)
-    assert alias.ways["inputs apart"] == [{"alias": ""}]
+    assert {"inputs apart", "one tensor x:dy"} <= set(alias.choices)
+    assert alias.choices["inputs apart"] == [{"alias": ""}]
 
 
 def test_layouts_are_those_that_a_tensor_may_have():
@@ -253,10 +253,10 @@ def test_types_meet_lengths_that_hide_nothing_beside_each_option():
     assert both.beside == ("eps", "weight", "type of weights", "weight_offset")
     lengths = ("N ≤ 31", "N ≤ 1024", "N > 1024")
     assert "N ≤ 1" in HIDING
-    assert both.ways == {f"{dtype}, {n}": [(f"dtype {dtype}", n)] for dtype in TYPES for n in lengths}
+    assert both.choices == {f"{dtype}, {n}": [(f"dtype {dtype}", n)] for dtype in TYPES for n in lengths}
     assert both.read(CaseSpec((4, 31), "bfloat16")) == "bfloat16, N ≤ 31"
     space = axis("groupnorm_fwd", "type and length")
-    assert set(space.ways) == {
+    assert set(space.choices) == {
         f"{dtype}, positions {n}" for dtype in TYPES for n in ("≤ 1", "≤ 63", "≤ 1023", "> 1023")
     }
     assert space.read(CaseSpec((2, 6, 70), num_groups=3)) == "float32, positions ≤ 1023"
@@ -264,7 +264,7 @@ def test_types_meet_lengths_that_hide_nothing_beside_each_option():
 
 def test_a_check_meets_all_free_axes_where_the_case_names_it():
     memory = axis("rmsnorm_fwd", "check memory")
-    assert memory.ways == {"memory": [()]}
+    assert memory.choices == {"memory": [()]}
     assert memory.beside == tuple(axis.name for axis in axes(OPS["rmsnorm_fwd"], TYPES) if axis.free)
     assert memory.read(CaseSpec((2, 3), further=("memory",))) == "memory"
     assert memory.read(CaseSpec((2, 3), further=("calls",))) is None
@@ -316,12 +316,12 @@ def test_a_case_has_a_way_that_its_check_takes_and_that_fits(fields, there):
 def test_a_way_names_the_only_type_that_fits(way, dtypes, types):
     name = f"mode {way}"
     found = {axis.name: axis for axis in axes(OPS["rmsnorm_fwd"], dtypes)}
-    assert (found[name].ways if name in found else {name: None}) == {name: types}
+    assert (found[name].choices if name in found else {name: None}) == {name: types}
 
 
 def test_a_way_without_running_statistics_follows_from_a_case_without_them():
     name = f"mode {ways.UNTRACKED}"
-    assert axis("batchnorm_fwd", name).ways == {name: [("training without running statistics",)]}
+    assert axis("batchnorm_fwd", name).choices == {name: [("training without running statistics",)]}
 
 
 def test_a_gradient_by_torchs_autograd_has_axes_of_its_own():
@@ -330,7 +330,7 @@ def test_a_gradient_by_torchs_autograd_has_axes_of_its_own():
     assert "frozen" in frozen - usual_
     assert f"autograd {ways.AGAIN}" in frozen - usual_
     assert NO_GRAD in usual_ - frozen
-    assert axis("rmsnorm_bwd", "frozen", frozen=True).ways == {
+    assert axis("rmsnorm_bwd", "frozen", frozen=True).choices == {
         "frozen ()": [{"frozen": ()}],
         "frozen ('x',)": [{"frozen": ("x",)}],
         "frozen ('weight',)": [{"frozen": ("weight",)}],

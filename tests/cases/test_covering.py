@@ -110,7 +110,7 @@ def test_what_hides_the_rest_does_not_let_it_meet():
     def met(spec):
         return {
             tuple(sorted((pairs.values[a][1], pairs.values[b][1])))
-            for a, others in pairs.of(spec)
+            for a, others in pairs.meetings(spec)
             for b in range(len(pairs.values))
             if others >> b & 1 and a != b
         }
@@ -122,8 +122,8 @@ def test_what_hides_the_rest_does_not_let_it_meet():
     assert not met(replace(zeros, eps=1e3))
     short, placed, plain = (pairs.number[name] for name in ("N ≤ 1024", "transposed x", "contiguous x"))
     assert pairs.gain(usual, short, plain) == pairs.gain(usual, plain, short) == 0
-    assert pairs.most((usual, zeros), short, plain) is None
-    assert pairs.most((zeros, usual), short, placed) == usual
+    assert pairs.best((usual, zeros), short, plain) is None
+    assert pairs.best((zeros, usual), short, placed) == usual
     before, gain = pairs.left, pairs.gain(usual, short, placed)
     pairs.enter(usual)
     assert pairs.left == before - gain < before
@@ -132,7 +132,7 @@ def test_what_hides_the_rest_does_not_let_it_meet():
 
 def test_a_layout_that_does_not_apply_is_contiguous():
     pairs = Pairs(OPS["rmsnorm_fwd"], DTYPES)
-    flat = [pairs.values[a][1] for a, _ in pairs.of(CaseSpec((64,), x_layout="transposed", further=()))]
+    flat = [pairs.values[a][1] for a, _ in pairs.meetings(CaseSpec((64,), x_layout="transposed", further=()))]
     assert "contiguous x" in flat
     assert "transposed x" not in flat
 
@@ -160,7 +160,7 @@ def few(monkeypatch):
 
     def of(op, dtypes, **kinds):
         found = {axis.name: axis for axis in axes(op, dtypes, **kinds)}
-        some = [replace(found[n], ways={v: found[n].ways[v] for v in SOME[n]}) for n in SOME if n in found]
+        some = [replace(found[n], choices={v: found[n].choices[v] for v in SOME[n]}) for n in SOME if n in found]
         ways_ = [axis for name, axis in found.items() if name.partition(" ")[0] in ways.WAYS]
         return (*some, *ways_)
 
@@ -239,7 +239,7 @@ def test_pairs_are_of_the_axes_and_ways_of_a_run():
     assert not usual & covering.HIDING
 
 
-READ = {"read": lambda spec: None, "ways": {}}
+READ = {"read": lambda spec: None, "choices": {}}
 HIDDEN, LAYOUT = ("data", "data zero"), ("x_layout", "transposed x")
 
 
@@ -275,7 +275,7 @@ def test_two_values_shall_meet_unless_one_hides_the_other(one, two, meet):
     ],
 )
 def test_nothing_meets_in_a_channel_of_one_value(op, shape, some):
-    assert bool(Pairs(OPS[op], DTYPES).of(CaseSpec(shape, further=()))) is some
+    assert bool(Pairs(OPS[op], DTYPES).meetings(CaseSpec(shape, further=()))) is some
 
 
 def test_a_value_that_a_run_does_not_try_is_none_of_a_case():
@@ -289,10 +289,10 @@ def test_beside_a_value_that_hides_others_only_its_own_pairs_meet():
     pairs = Pairs(OPS["rmsnorm_fwd"], DTYPES)
     usual, other, zero, short = (pairs.number[n] for n in ("rows ≤ 16", "dtype float16", "data zero", "N ≤ 1"))
     plain = 1 << usual | 1 << other
-    assert pairs.beside(usual, plain) == plain
-    assert pairs.beside(usual, plain | 1 << zero) == 1 << zero
-    assert pairs.beside(zero, plain | 1 << zero) == plain | 1 << zero
-    assert pairs.beside(usual, plain | 1 << zero | 1 << short) == pairs.beside(zero, 1 << zero | 1 << short) == 0
+    assert pairs.partners(usual, plain) == plain
+    assert pairs.partners(usual, plain | 1 << zero) == 1 << zero
+    assert pairs.partners(zero, plain | 1 << zero) == plain | 1 << zero
+    assert pairs.partners(usual, plain | 1 << zero | 1 << short) == pairs.partners(zero, 1 << zero | 1 << short) == 0
 
 
 def test_a_gain_counts_each_new_pair_once():
@@ -302,15 +302,15 @@ def test_a_gain_counts_each_new_pair_once():
     gain = pairs.gain(spec, rows, length)
     assert isinstance(gain, int)
     assert pairs.gain(spec, rows, half) == pairs.gain(spec, half, rows) == pairs.gain(spec, half, long) == 0
-    assert pairs.new(rows, 1 << length | 1 << half) == 2
+    assert pairs.unmet(rows, 1 << length | 1 << half) == 2
     pairs.enter(spec)
     assert pairs.met == gain
-    assert pairs.new(rows, 1 << length | 1 << half) == 1
+    assert pairs.unmet(rows, 1 << length | 1 << half) == 1
     other = replace(spec, dtype="float16")
     before, again = pairs.left, pairs.gain(other, rows, half)
     pairs.enter(other)
     assert before - pairs.left == again < gain
-    assert pairs.met + pairs.left == pairs.all
+    assert pairs.met + pairs.left == pairs.total
 
 
 def test_two_values_of_a_case_do_not_meet_beside_one_that_hides_them():
@@ -329,11 +329,11 @@ def test_the_first_case_of_the_largest_gain_is_taken_among_enough():
     pairs.missing[length] |= 1 << rows
     small, large, same = usual, replace(usual, eps=1e-2, offset=100.0), replace(usual, eps=1e-2, offset=-100.0)
     without = replace(usual, shape=(4, 2000))
-    assert pairs.most((small, None, large, same), rows, length) == large
-    assert pairs.most((same, large), rows, length) == same
-    assert pairs.most((without, small, large), rows, length, 1) == small
-    assert pairs.most((without, small, large), rows, length, 2) == large
-    assert pairs.most((without,), rows, length) is None
+    assert pairs.best((small, None, large, same), rows, length) == large
+    assert pairs.best((same, large), rows, length) == same
+    assert pairs.best((without, small, large), rows, length, 1) == small
+    assert pairs.best((without, small, large), rows, length, 2) == large
+    assert pairs.best((without,), rows, length) is None
 
 
 def test_a_further_run_takes_the_ways_that_fit_the_case():
@@ -341,7 +341,7 @@ def test_a_further_run_takes_the_ways_that_fit_the_case():
     named = [f"mode {way}" for way in (ways.AUTOCAST, ways.COMPILED)]
 
     def of(value, dtype):
-        return {pairs.values[n][1] for n in pairs.taken("mode", value, CaseSpec((2, 3), dtype))}
+        return {pairs.values[n][1] for n in pairs.ways_taken("mode", value, CaseSpec((2, 3), dtype))}
 
     assert of(ways.AUTOCAST, "float32") == {named[0]}
     assert of(ways.AUTOCAST, "float16") == set()
@@ -378,7 +378,7 @@ def test_a_case_of_chosen_values_has_a_shape_that_is_not_too_large(few, rows, le
     chosen = {pairs.values[pairs.number[name]][0].name: pairs.number[name] for name in names}
     chosen |= {"data": pairs.number["data zero"], "x_layout": pairs.number["transposed x"]}
     for name, only in (("rows ≤ 64", rows), ("N ≤ 1024", 1024)):
-        pairs.ways[pairs.number[name]] = (only,)
+        pairs.choices[pairs.number[name]] = (only,)
     made = covering._spec(pairs, chosen, Random(0))
     assert (made and made.shape) == shape
     assert made is None or (made.data, made.x_layout, made.dtype) == ("zero", "transposed", "float32")

@@ -37,7 +37,7 @@ def random_cases(op):
 @pytest.mark.parametrize("name", OPS)
 def test_the_axes_have_every_value_of_a_choice(name):
     """But the layout "loose", which few shapes have: the corner table does."""
-    ways = {axis.name: set(axis.ways) for axis in axes_of(OPS[name])}
+    ways = {axis.name: set(axis.choices) for axis in axes_of(OPS[name])}
     for choice, values in declarations(OPS[name]).items():
         if choice in AXES or (choice.endswith("_layout") and len(values) > 1):
             words = "{1} {0}" if choice.endswith("_layout") else "{0} {1}"

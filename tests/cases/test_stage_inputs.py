@@ -105,10 +105,10 @@ def test_scales_of_y_are_those_of_the_case(op, name, scale, value):
 
 def test_a_weight_of_one_value_is_drawn_as_any_weight():
     op, one = OPS["layernorm_fwd"], replace(WEIGHT, extent="one")
-    drawn = [draw.tensor(CaseSpec((2, 3), seed=n), op, one) for n in range(9)]
+    drawn = [draw.exact_values(CaseSpec((2, 3), seed=n), op, one) for n in range(9)]
     assert all(values.shape == (1,) for values in drawn)
     assert len(np.unique(drawn)) == 9
-    assert draw.tensor(CaseSpec((2, 3), weight_data="zero"), op, one).tolist() == [0.0]
+    assert draw.exact_values(CaseSpec((2, 3), weight_data="zero"), op, one).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("op", ["layernorm_bwd", "modulate_rmsnorm_fwd", "qk_norm_rope_fwd", "dropout_add_rmsnorm_fwd"])
@@ -120,12 +120,12 @@ def test_values_are_drawn_where_they_are_wanted_and_the_same_there(op, monkeypat
         return Random(seed, name, device)
 
     spec, op = CaseSpec((4, 6), special="nan"), OPS[op]
-    here = {one.name: draw.tensor(spec, op, one) for one in op.inputs if one.role != "saved"}
+    here = {one.name: draw.exact_values(spec, op, one) for one in op.inputs if one.role != "saved"}
     monkeypatch.setattr(draw, "Random", noted)
     for one in op.inputs:
         if one.role != "saved":
-            there = draw.tensor(spec, op, one, torch.device("cpu"))
+            there = draw.exact_values(spec, op, one, torch.device("cpu"))
             assert isinstance(there, DeviceArray)
             assert np.array_equal(in_memory(there), here[one.name], equal_nan=True)
     assert set(asked) == {torch.device("cpu")}
-    assert draw.tensor(spec, op, WEIGHT, "meta").tensor.device.type == "meta"
+    assert draw.exact_values(spec, op, WEIGHT, "meta").tensor.device.type == "meta"

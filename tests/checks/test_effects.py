@@ -39,7 +39,7 @@ from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load, load_directions
-from verify_norm.running import captures, state
+from verify_norm.running import captures, state_access
 from verify_norm.running.execute import execute
 from verify_norm.running.state import STATE
 from verify_norm.running.surroundings import Surroundings
@@ -200,9 +200,9 @@ def test_every_state_has_a_kernel_that_changes_it():
 
 
 def test_the_hooks_of_saved_tensors_are_left_out_where_torch_does_not_tell_them(monkeypatch):
-    assert set(state._hooks()) <= set(STATE)
+    assert set(state_access.saved_tensor_hooks()) <= set(STATE)
     monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks")  # torch 2.6 has none
-    assert state._hooks() == {}
+    assert state_access.saved_tensor_hooks() == {}
 
 
 def test_what_a_first_import_changes_passes():

@@ -337,7 +337,7 @@ OTHERS = {
     "8 bits: underflow": (quantized.product_error(0.0, np.zeros(1), np.array(3.0), FLUSHES), 16 * T),
     "8 bits: half of it saturates": (quantized.saturated_error(np.array(447.0), np.array(4.0), 448.0), 4.0),
     "8 bits: all but 1 saturates": (quantized.saturated_error(np.array(448.0), np.array(1.0), 448.0), 1.0),
-    "amax": (quantized.most_error(np.array([1.0, -2.0]), np.array([1.5, 0.25])), 0.5),
+    "amax": (quantized.amax_error(np.array([1.0, -2.0]), np.array([1.5, 0.25])), 0.5),
     "a sum and its norm": (residual_sum.apart([np.array(1.0)], [np.array(1.5)], [np.array(0.25)]), 0.75),
     "a sum: one right value": (summed(replace(FINE, u=2.0**-24), 1.0, 2.0**-24), 0.0),
     "a sum in a narrow type": (summed(replace(FINE, u=V), 1.0, 2.0**-9), 2.0**-9),

@@ -37,10 +37,10 @@ def test_values_by_hand():
 
 def test_the_error_of_amax_is_that_of_the_elements_that_may_be_the_largest():
     z = np.array([1.0, -4.0, 3.0])
-    assert quantized.most_error(z, np.array([0.1, 0.5, 0.1])).tolist() == [0.5]
-    assert quantized.most_error(z, np.array([9.0, 0.0, 0.0])).tolist() == [6.0]  # the first may reach 10
-    assert quantized.most_error(z, np.array([0.0, 1.5, 0.0])).tolist() == [1.5]
-    assert quantized.most_error(z, np.array([0.0, np.nan, 0.0])).tolist() == [np.inf]
+    assert quantized.amax_error(z, np.array([0.1, 0.5, 0.1])).tolist() == [0.5]
+    assert quantized.amax_error(z, np.array([9.0, 0.0, 0.0])).tolist() == [6.0]  # the first may reach 10
+    assert quantized.amax_error(z, np.array([0.0, 1.5, 0.0])).tolist() == [1.5]
+    assert quantized.amax_error(z, np.array([0.0, np.nan, 0.0])).tolist() == [np.inf]
 
 
 @pytest.mark.parametrize("folded", [True, False])
@@ -75,5 +75,5 @@ def test_the_last_product_errs_by_its_roundings_of_what_it_is_made_of(bias):
         terms = np.abs(y) + (0.0 if not extra or bias is None else 2 * np.abs(bias))
         np.testing.assert_allclose(made.y, 2 * (dz.y + 3 * a.u * terms), rtol=1e-5)
         assert ((cut.y == 0) == (np.abs(2 * y) > 1.0)).all()
-        assert made.amax == quantized.most_error(y, dz.y)
+        assert made.amax == quantized.amax_error(y, dz.y)
         assert all(np.array_equal(getattr(made, name), getattr(dz, name)) for name in dz._fields if name != "y")

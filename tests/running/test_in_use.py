@@ -85,7 +85,7 @@ def test_a_clock_sees_the_call_alone():
     ],
 )
 def test_which_modules_are_those_of_a_judge(name, judges):
-    assert in_use._judges(name) is judges
+    assert in_use._of_judge(name) is judges
 
 
 def test_calls_of_several_threads_are_made_one_after_another():

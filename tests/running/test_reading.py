@@ -75,19 +75,19 @@ def test_what_a_container_holds_is_kept_at_any_depth():
     first, second, third = (torch.full((4,), float(number)) for number in (1, 2, 3))
     holder = SimpleNamespace(parts={"a": [first], "b": SimpleNamespace(c=second[1:3])}, same=[first])
     holder.itself, holder.kinds = holder, (torch.nn.Module, torch, lambda: third)
-    held = reading._held(holder)
+    held = reading._storages(holder)
     assert held.keys() == storages(first, second), "functions, classes and modules are no containers"
     assert torch.equal(held[second.untyped_storage().data_ptr()], second.view(torch.uint8)), "all bytes of the storage"
-    assert reading._held([lambda: third]) == {}
+    assert reading._storages([lambda: third]) == {}
     second.fill_(7.0)
     assert held[second.untyped_storage().data_ptr()].view(torch.float32).tolist() == [2.0] * 4, "as they were"
 
 
 def test_no_copy_is_kept_of_what_has_no_bytes_or_too_many(monkeypatch):
-    monkeypatch.setattr(reading, "HELD", 16)
+    monkeypatch.setattr(reading, "COPIED", 16)
     small, large, byte = torch.zeros(4), torch.zeros(5), torch.zeros(1, dtype=torch.uint8)
     sparse = torch.eye(2).to_sparse()
-    assert reading._held([torch.zeros(0), sparse, large, small, byte]).keys() == storages(small, byte)
+    assert reading._storages([torch.zeros(0), sparse, large, small, byte]).keys() == storages(small, byte)
 
 
 def test_a_search_for_tensors_ends(monkeypatch):
@@ -95,7 +95,7 @@ def test_a_search_for_tensors_ends(monkeypatch):
     nested = [first, [second]]
     for reached, found in ((4, {first, second}), (3, {first}), (1, set())):
         monkeypatch.setattr(reading, "REACHED", reached)
-        assert reading._held(nested).keys() == storages(*found)
+        assert reading._storages(nested).keys() == storages(*found)
 
 
 @pytest.mark.parametrize(
@@ -110,23 +110,23 @@ def test_a_search_for_tensors_ends(monkeypatch):
     ],
 )
 def test_what_is_not_held_was_there_where_no_copy_is_kept(value, there, monkeypatch):
-    monkeypatch.setattr(reading, "HELD", 16)
+    monkeypatch.setattr(reading, "COPIED", 16)
     assert reading._was_there(value, {}) is there
 
 
 def test_what_is_held_was_there_if_its_bytes_are_the_same():
     tensor = torch.arange(4.0)
-    held = reading._held([tensor])
+    held = reading._storages([tensor])
     assert reading._was_there(tensor[1:3], held)
     tensor[0] = 5.0  # also beside what is returned of it
     assert not reading._was_there(tensor[1:3], held)
 
 
 def test_bytes_of_outputs_are_copies(monkeypatch):
-    monkeypatch.setattr(reading, "HELD", 16)
+    monkeypatch.setattr(reading, "COPIED", 16)
     y, strided = torch.arange(4.0), torch.arange(4.0).reshape(2, 2).t()
     outputs = {"y": y, "rstd": strided, "none": None, "large": torch.zeros(5), "meta": torch.zeros(2, device="meta")}
-    found = reading.content(outputs)
+    found = reading.output_bytes(outputs)
     y.zero_()
     assert found.keys() == {"y", "rstd"}
     assert found["y"].view(torch.float32).tolist() == [0, 1, 2, 3]

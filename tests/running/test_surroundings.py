@@ -130,10 +130,10 @@ def test_what_a_call_changes_is_told_where_it_raises(states):
 @pytest.mark.parametrize("gpu", [True, False])
 def test_the_judge_has_its_own_state_back(states, gpu):
     now, restored = states
-    with pytest.raises(ValueError, match="no"), surroundings.able_to_judge(gpu=gpu):
+    with pytest.raises(ValueError, match="no"), surroundings.restoring_judge(gpu=gpu):
         changes_and_raises(now, mode=2, flag="off", gpu=1)
     assert restored == [("mode", 1), *[("gpu", 0)] * gpu], "a flag that no call of its own depends on stays"
-    with surroundings.able_to_judge(gpu=gpu):
+    with surroundings.restoring_judge(gpu=gpu):
         pass
     assert len(restored) == 1 + gpu, "what has not changed is not set"
 

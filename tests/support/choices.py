@@ -88,7 +88,7 @@ def declarations(op):
 
 def declared(op):
     """Return what has to be drawn, and every value of every axis, as (choice, value)."""
-    of_axes = {(axis.name, value) for axis in axes_of(op) for value in axis.ways}
+    of_axes = {(axis.name, value) for axis in axes_of(op) for value in axis.choices}
     return of_axes | {(choice, value) for choice, values in declarations(op).items() for value in values}
 
 

@@ -6,7 +6,7 @@ from verify_norm.core.kernel import Kernel
 from verify_norm.running.patience import LostError
 from verify_norm.running.untrusted import runner, wire
 from verify_norm.running.untrusted.arena import Arena, Slot
-from verify_norm.running.untrusted.runner import Stand, Untrusted
+from verify_norm.running.untrusted.runner import RemoteFunction, Untrusted
 
 SAID = wire.Notes(
     effects=("it seeds",),
@@ -57,7 +57,7 @@ def proxied(monkeypatch):
     worker = Worker()
     monkeypatch.setattr(runner.sandbox, "undumpable", lambda: lambda: None)
     monkeypatch.setattr(runner.time, "monotonic", lambda: worker.now)
-    kernel = Kernel("k", "rmsnorm_fwd", bind="x=a", run=Stand(0, "rmsnorm_fwd", ("x", "eps"), {"target": "k"}))
+    kernel = Kernel("k", "rmsnorm_fwd", bind="x=a", run=RemoteFunction(0, "rmsnorm_fwd", ("x", "eps"), {"target": "k"}))
     made = Untrusted(kernel, "cpu")
     made._worker = worker
     return made, worker

@@ -21,10 +21,10 @@ TYPES = ("float32", "bfloat16")
 @cache
 def require(op: str, device: str) -> None:
     """Raise UsageError if the device computes the truth of an operator, or its bound, otherwise than NumPy."""
-    off = disagreement(op, device)
-    if not off <= ALLOWED:
+    distance = disagreement(op, device)
+    if not distance <= ALLOWED:
         raise UsageError(
-            f"{device}: expected float64 as in NumPy, but {op}'s truth is {off:.2g} of the allowed error "
+            f"{device}: expected float64 as in NumPy, but {op}'s truth is {distance:.2g} of the allowed error "
             f"apart, at most {ALLOWED:g}; use another device, or --device cpu"
         )
 
@@ -44,18 +44,19 @@ def _largest_distance(name: str, device: str, dtype: str, contract: Contract) ->
     spec = CaseSpec(SHAPES[op.view], dtype, offset=3.0, num_groups=groups)
     exact = make.exact_inputs(spec, op)
     moved = {name: on_device(values, device) for name, values in exact.items()}  # the case leaves nothing out
-    here, there = (make.truths(spec, op, contract, values) for values in (exact, moved))
-    off = [_distance(one, there[name]) for name, one in here.items() if one is not None]
-    return float(np.max(off))
+    in_numpy, on_the_device = (make.truths(spec, op, contract, values) for values in (exact, moved))
+    distances = [_distance(one, on_the_device[name]) for name, one in in_numpy.items() if one is not None]
+    return float(np.max(distances))
 
 
-def _distance(one: Expected, other: Expected | None) -> float:
+def _distance(expected: Expected, other: Expected | None) -> float:
     """Return the largest distance of truth or bound over the allowed error; inf where only one of them is finite."""
     if other is None:
         return np.inf
     value, delta = in_memory(other.value), in_memory(other.delta)
-    same = (np.isfinite(one.value) == np.isfinite(value)) & (np.isfinite(one.delta) == np.isfinite(delta))
+    same_value = np.isfinite(expected.value) == np.isfinite(value)
+    same_bound = np.isfinite(expected.delta) == np.isfinite(delta)
     with np.errstate(all="ignore"):
-        apart = np.maximum(np.abs(one.value - value), np.abs(one.delta - delta))
-        off = np.where(same, np.where(judge.judged(one), apart / judge.allowed(one), 0.0), np.inf)
-    return float(off.max())
+        distance = np.maximum(np.abs(expected.value - value), np.abs(expected.delta - delta))
+        ratio = np.where(judge.judged(expected), distance / judge.allowed(expected), 0.0)
+    return float(np.where(same_value & same_bound, ratio, np.inf).max())

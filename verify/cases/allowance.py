@@ -27,17 +27,17 @@ def words(op: str) -> str:
 def allowances(op: str, contract: Contract, dtype: str, weight_dtype: str | None = None) -> dict[str, float]:
     """Return how far each output may be off in the typical case, in ulp of the type that the strict contract gives it.
 
-    That is the bound on the error and the last rounding, as `judge.allowed` has them, of the median element: where
-    elements cancel, the largest allowance says nothing about the others. The values are normal with a mean and a
-    standard deviation of 1; where the arithmetic may overflow there is no bound, and the allowance is inf.
+    The allowance of an element is its error bound and the last rounding (`judge.allowed`). It is that of the median
+    element: where terms cancel, the largest allowance says nothing about the other elements. The values are normal with
+    a mean and a standard deviation of 1. Where the arithmetic may overflow there is no bound: the allowance is inf.
     """
     spec = typical(op, dtype, weight_dtype)
-    found = {}
+    medians = {}
     for name, expected in make.truths(spec, OPS[op], contract, _inputs(op, dtype, weight_dtype)).items():
         if expected is not None:
             form = FORMATS[types(op, dtype, weight_dtype)[name]]
-            found[name] = float(np.median(judge.allowed(expected) / form.ulp(expected.value)))
-    return found
+            medians[name] = float(np.median(judge.allowed(expected) / form.ulp(expected.value)))
+    return medians
 
 
 def typical(op: str, dtype: str, weight_dtype: str | None) -> CaseSpec:

@@ -31,7 +31,7 @@ from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSp
 from verify_norm.core.specials import specials
 
 Read = Callable[[CaseSpec], str | None]
-Ways = Mapping[str, Sequence[Any]]
+Choices = Mapping[str, Sequence[Any]]  # by value
 EPS = Classes(
     "eps", (0.0, 1e-7, 1e-4, 0.1), ((0.0,), (1e-12, 3e-8), (1e-5, 1e-6, 1.5e-5), (1e-3, 1e-1, 2.0**-7), (1e3,))
 )
@@ -47,8 +47,8 @@ DY_SCALES: dict[str, int | str] = {
 }
 MODULATIONS = get_args(get_type_hints(CaseSpec)["modulation"])
 WEIGHT_TYPES = ("float32", "float16", "bfloat16")
-MEETING = ("mode", "call", "autograd")  # whose ways meet types, shapes and options; those of others meet types
-# Beside these values no other choice shows: there is no result, it is b or x times a constant, or it overflows.
+MEETING = ("mode", "call", "autograd")  # fields whose ways meet types, shapes and options; those of others meet types
+# Values that hide all other choices: there is no result, it is b or a constant times x, or it overflows.
 HIDING = frozenset(
     {
         *("rows ≤ 0", "samples ≤ 0", "N ≤ 1", "eps > 0.1", "data zero", "data constant", "weight zero"),
@@ -61,16 +61,16 @@ HIDING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: its values by name, each with the ways to choose it, of which a case takes one.
+    """One axis: its values by name, each with the `choices` that give it, of which a case takes one.
 
-    A way is a number for an axis of the shape, else fields of a CaseSpec. Values of an axis that is not `free` follow
-    from others: their way is a tuple of those. `read` returns the value of a case, None if the axis does not apply to
-    it. Values `of_memory` say where elements lie. Each value meets those of the axes `beside`, of all others if there
-    are none.
+    A choice is a number for an axis of the shape, else fields of a CaseSpec. Values of an axis that is not `free`
+    follow from those of others: their choice is a tuple of these. `read` returns the value of a case, None if the axis
+    does not apply to it. Values `of_memory` say where elements lie. Each value meets those of the axes `beside`, or of
+    all axes if that is empty.
     """
 
     name: str
-    ways: Ways
+    choices: Choices
     read: Read
     of_memory: bool = False
     beside: tuple[str, ...] = ()
@@ -83,15 +83,20 @@ def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False, gpu: bool = Fal
     `frozen` adds which inputs need no gradient, and the ways of torch's autograd; `gpu` those of a GPU.
     """
     options = _options(op)
-    if frozen and (alike := frozen_alike(op)):
-        options.append(_field("frozen", ((), *alike)))
-    shape, of_x = _shape(op), _field("dtype", dtypes)
-    free = [*shape, of_x, *options, *_data(op), *_memory(op)]
-    offered = ways.offered(op, autograd=frozen, gpu=gpu)
-    beside = {field: (of_x, *shape, *options) if field in MEETING else (of_x,) for field in offered}
-    types = {way: _types(way, dtypes) for names in offered.values() for way in names}
-    taken = [_way(f, way, types[way], beside[f]) for f, names in offered.items() for way in names if types[way]]
-    return (*free, _size(op, dtypes, options), *(_check(name, free) for name in further_runs.checks(op)), *taken)
+    inputs = frozen_alike(op) if frozen else ()
+    if inputs:
+        options.append(_field("frozen", ((), *inputs)))
+    shape, type_of_x = _shape(op), _field("dtype", dtypes)
+    free = [*shape, type_of_x, *options, *_data(op), *_memory(op)]
+    checks = [_check_axis(name, free) for name in further_runs.checks(op)]
+    of_ways = []
+    for field, names in ways.offered(op, autograd=frozen, gpu=gpu).items():
+        beside = (type_of_x, *shape, *options) if field in MEETING else (type_of_x,)
+        for way in names:
+            types = _types(way, dtypes)
+            if types:
+                of_ways.append(_way_axis(field, way, types, beside))
+    return (*free, _type_and_length(op, dtypes, options), *checks, *of_ways)
 
 
 def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
@@ -101,13 +106,14 @@ def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
     """
     one_dimensional = ("contiguous", "every_other", "offset", "own")
     if tensor.role == "weight":
-        return (*one_dimensional, "scalar", *["transposed"] * (op.view == "rows"))
+        return (*one_dimensional, "scalar", "transposed") if op.view == "rows" else (*one_dimensional, "scalar")
     if tensor.extent not in ("data", "sample", "position"):
         return one_dimensional
-    return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
+    return tuple(layout for layout in LAYOUTS if tensor.role == "cotangent" or layout != "scalar")
 
 
 def _field(field: str, values: Iterable[Any]) -> Axis:
+    """Return the axis of a field of CaseSpec, with a value for each of these."""
     return Axis(field, {f"{field} {value}": [{field: value}] for value in values}, _reader(field))
 
 
@@ -116,6 +122,7 @@ def _reader(field: str) -> Read:
 
 
 def _classes(numbers: Classes, field: str) -> Axis:
+    """Return the axis of the classes of a field's magnitude."""
     choices = {name: [{field: value} for value in examples] for name, examples in numbers.items()}
     return Axis(numbers.of_what, choices, lambda spec: numbers.of(abs(getattr(spec, field))))
 
@@ -147,23 +154,23 @@ def _shape(op: Op) -> list[Axis]:
 def _options(op: Op) -> list[Axis]:
     """Return the axes of what the code of a kernel branches on."""
     names = {tensor.name for tensor in op.inputs}
-    none = {} if op.user_defined else {"no weight": [{"weight": False}]}
-    weights: Ways = none | {f"weight {data}": [{"weight_data": data}] for data in WEIGHTS}
-    types: Ways = {"weights of x's type": [{}]} | {f"{t} weights": [{"weight_dtype": t}] for t in WEIGHT_TYPES}
-    made = [
+    without = {} if op.user_defined else {"no weight": [{"weight": False}]}
+    weights: Choices = without | {f"weight {data}": [{"weight_data": data}] for data in WEIGHTS}
+    types: Choices = {"weights of x's type": [{}]} | {f"{t} weights": [{"weight_dtype": t}] for t in WEIGHT_TYPES}
+    result = [
         _classes(EPS, "eps"),
         Axis("weight", weights, lambda spec: f"weight {spec.weight_data}" if spec.weight else "no weight"),
         Axis("type of weights", types, _type_of_weights),
     ]
     optional = ("dresidual_out",) if op.user_defined else ("bias", "dresidual_out")
-    made += [_field(name, (True, False)) for name in optional if name in names]
+    result += [_field(name, (True, False)) for name in optional if name in names]
     if "weight_offset" in op.attrs:
-        made.append(_field("weight_offset", (0.0, 1.0)))
+        result.append(_field("weight_offset", (0.0, 1.0)))
     if op.view == "channels":
         kinds = {(way["training"], way["running"]): name for name, way in STATISTICS.items()}
         choices = {name: [way] for name, way in STATISTICS.items()}
-        made.append(Axis("statistics", choices, lambda spec: kinds.get((spec.training, spec.running))))
-    return made
+        result.append(Axis("statistics", choices, lambda spec: kinds.get((spec.training, spec.running))))
+    return result
 
 
 def _type_of_weights(spec: CaseSpec) -> str:
@@ -173,33 +180,33 @@ def _type_of_weights(spec: CaseSpec) -> str:
 def _data(op: Op) -> list[Axis]:
     """Return the axes of values."""
     scales = {name: [{"log2_scale": value}] for name, value in SCALES.items()}
-    made = [_field("data", FAMILIES), _classes(OFFSET, "offset"), Axis("scale of x", scales, _scale)]
-    made += [*_special(op), _field("poison", ("nan", "finite"))]
+    result = [_field("data", FAMILIES), _classes(OFFSET, "offset"), Axis("scale of x", scales, _scale)]
+    result += [*_special(op), _field("poison", ("nan", "finite"))]
     if op.forward:
         scales = {name: [{"dy_log2_scale": value}] for name, value in DY_SCALES.items()}
-        made += [
+        result += [
             _field("dy_data", COTANGENTS),
             Axis("scale of dy", scales, lambda spec: _dy_scale(spec.dtype, spec.dy_log2_scale)),
         ]
     if "momentum" in op.attrs:
-        made.append(_classes(MOMENTUM, "momentum"))
+        result.append(_classes(MOMENTUM, "momentum"))
     if op.scaled:
-        made.append(_field("scale", OUTPUT_SCALES))
+        result.append(_field("scale", OUTPUT_SCALES))
     if any(tensor.extent == "sample" for tensor in op.inputs):
-        made.append(_field("modulation", MODULATIONS))
+        result.append(_field("modulation", MODULATIONS))
     if "dropout_p" in op.attrs:
-        made.append(_field("dropout_p", DROPOUTS))
+        result.append(_field("dropout_p", DROPOUTS))
     if "variance_size" in op.attrs:
         parts = {None: "half of a row", 1: "its first element", LONG: "the whole row"}
         choices = {words: [{"variance_size": size}] for size, words in parts.items()}
-        made.append(Axis("variance_size", choices, lambda spec: parts.get(spec.variance_size)))
+        result.append(Axis("variance_size", choices, lambda spec: parts.get(spec.variance_size)))
     if any(tensor.extent == "position" for tensor in op.inputs):
-        made.append(_field("rotary", ROTARY))
-    return made
+        result.append(_field("rotary", ROTARY))
+    return result
 
 
 def _special(op: Op) -> list[Axis]:
-    """Return the axes of special values: which, and where, for which it matters little how else the case is."""
+    """Return the axes of special values: which, in which input, and where. They meet types, sizes and each other."""
     inputs = specials(op)
     beside = ("dtype", "special", "special_in", "special_at", *(c.of_what for c in classes(op)))
 
@@ -216,19 +223,23 @@ def _special(op: Op) -> list[Axis]:
 
 
 def _scale(spec: CaseSpec) -> str:
-    form, exponent = FORMATS[spec.dtype], spec.log2_scale
-    if exponent <= form.emin or exponent >= form.emax:
-        return "largest x" if exponent > 0 else "subnormal x"
-    return "usual x" if exponent == 0 else "large x" if exponent > 0 else "small x"
+    form, power = FORMATS[spec.dtype], spec.log2_scale
+    if power == 0:
+        return "usual x"
+    if power > 0:
+        return "largest x" if power >= form.emax else "large x"
+    return "subnormal x" if power <= form.emin else "small x"
 
 
 @cache
 def _dy_scale(dtype: str, log2_scale: int) -> str:
-    named = {name: exponent(value, dtype) for name, value in DY_SCALES.items()}
-    return min(named, key=lambda name: abs(named[name] - log2_scale))
+    exponents = {name: exponent(value, dtype) for name, value in DY_SCALES.items()}
+    return min(exponents, key=lambda name: abs(exponents[name] - log2_scale))
 
 
 def _memory(op: Op) -> list[Axis]:
+    """Return the axes of layouts, and of inputs that are one tensor."""
+
     def axis(field: str, tensor: Tensor) -> Axis:
         name = tensor.name
 
@@ -238,20 +249,22 @@ def _memory(op: Op) -> list[Axis]:
             layout, shape = layout_of(spec, name), shape_of(tensor, spec, op)
             return f"{layout if placement.applies(layout, shape) else 'contiguous'} {name}"
 
-        some = [layout for layout in layouts(tensor, op) if layout != "loose"]  # of few shapes, in corners
-        return Axis(field, {f"{layout} {name}": [{field: layout}] for layout in some}, read, of_memory=True)
+        drawn = [layout for layout in layouts(tensor, op) if layout != "loose"]  # it fits few shapes: see the corners
+        return Axis(field, {f"{layout} {name}": [{field: layout}] for layout in drawn}, read, of_memory=True)
 
-    made = [axis(field, tensor) for field, tensor in layouts_drawn(op).items()]
+    of_layouts = [axis(field, tensor) for field, tensor in layouts_drawn(op).items()]
     choices = {"inputs apart": [{"alias": ""}]} | {f"one tensor {pair}": [{"alias": pair}] for pair in aliases(op)}
 
     def read(spec: CaseSpec) -> str:
         return f"one tensor {spec.alias}" if one_tensor(spec, op) or chunks(spec, op) else "inputs apart"
 
+    if len(choices) == 1:
+        return of_layouts
     beside = ("dtype", *(c.of_what for c in classes(op)))
-    return made if len(choices) == 1 else [*made, Axis("alias", choices, read, of_memory=True, beside=beside)]
+    return [*of_layouts, Axis("alias", choices, read, of_memory=True, beside=beside)]
 
 
-def _size(op: Op, dtypes: Sequence[str], options: Iterable[Axis]) -> Axis:
+def _type_and_length(op: Op, dtypes: Sequence[str], options: Iterable[Axis]) -> Axis:
     """Return the axis of types and lengths together, for which a kernel is compiled: they meet each option."""
     last = classes(op)[-1]
     choices = {
@@ -264,7 +277,7 @@ def _size(op: Op, dtypes: Sequence[str], options: Iterable[Axis]) -> Axis:
     return Axis("type and length", choices, read, beside=tuple(axis.name for axis in options), free=False)
 
 
-def _check(name: str, beside: Iterable[Axis]) -> Axis:
+def _check_axis(name: str, beside: Iterable[Axis]) -> Axis:
     """Return the axis of a check that runs the kernel again, which has one value."""
 
     def read(spec: CaseSpec) -> str | None:
@@ -274,23 +287,23 @@ def _check(name: str, beside: Iterable[Axis]) -> Axis:
 
 
 def _types(way: str, dtypes: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return what a case has where it takes a way: no types named if several fit, nothing if none fits."""
+    """Return the choice of a way: the types that a case has with it; empty if several fit. Nothing if none fits."""
     if way == ways.UNTRACKED:
         return [(UNTRACKED,)]
     pairs = [(dtype, weights) for dtype in dtypes for weights in (None, *WEIGHT_TYPES) if weights != dtype]
     fit = [(d, weights) for d, weights in pairs if ways.fits(way, CaseSpec((2,), d, weight_dtype=weights))]
     if len(fit) != 1:
-        return [()] * bool(fit)
+        return [()] if fit else []
     ((dtype, weights),) = fit
     return [(f"dtype {dtype}", f"{weights} weights" if weights else "weights of x's type")]
 
 
-def _way(field: str, name: str, types: Sequence[tuple[str, ...]], beside: Iterable[Axis]) -> Axis:
+def _way_axis(field: str, name: str, types: Sequence[tuple[str, ...]], beside: Iterable[Axis]) -> Axis:
     """Return the axis of a way that a check takes, which has one value: a case may take several."""
     value = f"{field} {name}"
 
     def read(spec: CaseSpec) -> str | None:
-        named = ways.CHECKS[field] in spec.further and ways.taken(spec, field, (name,))
-        return value if named and ways.fits(name, spec) else None
+        asked = ways.CHECKS[field] in spec.further and ways.taken(spec, field, (name,))
+        return value if asked and ways.fits(name, spec) else None
 
     return Axis(value, {value: types}, read, beside=tuple(axis.name for axis in beside), free=False)

@@ -1,4 +1,4 @@
-"""The contents of a tensor: how they are read, overwritten, and compared with those of another one."""
+"""Reads, overwrites and compares the contents of tensors."""
 
 from typing import Any
 
@@ -20,17 +20,14 @@ def on_same_memory(tensor: torch.Tensor) -> torch.Tensor:
     return fresh.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def same_values(one: torch.Tensor, two: torch.Tensor) -> bool:
+def same_values(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Return whether two tensors of one shape and type hold the same numbers: NaN equals NaN, and 0 equals −0."""
-    return torch.allclose(one, two, rtol=0.0, atol=0.0, equal_nan=True)
+    return torch.allclose(first, second, rtol=0.0, atol=0.0, equal_nan=True)
 
 
-def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
+def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Return whether two tensors of one shape and type hold the same bits: 0 is not −0."""
-    first, second = (tensor.detach().contiguous() for tensor in (one, two))
-    # one element counts as contiguous with any stride, and `view` wants a stride of 1
-    bits = (tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8) for tensor in (first, second))
-    return torch.equal(*bits)
+    return torch.equal(bytes_of(first, whole=False), bytes_of(second, whole=False))
 
 
 def to_float64(tensor: torch.Tensor, device: Any = None) -> Any:
@@ -49,6 +46,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
 def bytes_of(tensor: torch.Tensor, whole: bool) -> torch.Tensor:
     """Return the bytes of the tensor's storage, or only of its elements."""
     if not whole:
-        dense = tensor.detach().contiguous()  # of one element with any strides
+        dense = tensor.detach().contiguous()
+        # One element counts as contiguous with any stride, but `view` needs a stride of 1.
         return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

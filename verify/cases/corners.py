@@ -83,15 +83,17 @@ def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = F
         turn = place % len(dtypes)
         spec = CaseSpec(shape=shape, dtype=dtypes[turn], seed=number, **scaled(options, dtypes[turn]))
         spec = further_runs.of_type(_of(op, spec, number), number // len(dtypes), turn, op)
-        further = ("modes",) * bool(recorded and prod(shape) >= MANY and number % 2)
-        specs.append(further_runs.also(spec, (*AT_EVERY_SIZE, *further)))
-    few, many = ([spec for spec in specs if (prod(spec.shape) >= MANY) is so] for so in (False, True))
+        of_modes = ("modes",) if recorded and prod(shape) >= MANY and number % 2 else ()
+        specs.append(further_runs.also(spec, (*AT_EVERY_SIZE, *of_modes)))
+    few = [spec for spec in specs if prod(spec.shape) < MANY]
+    many = [spec for spec in specs if prod(spec.shape) >= MANY]
     met = list[CaseSpec]()
     for number, spec in enumerate(dispatch.large(op, dtypes), len(specs)):
-        further = ("modes",) * bool(recorded and number % 2) + AT_EVERY_SIZE * (number % 3 == 0)
-        some = freezable(op) if frozen and number % 3 == 1 else ()  # an input that needs no gradient, of many rows
-        spec = replace(spec, seed=number, frozen=some[number // 3 % len(some)] if some else ())
-        met.append(further_runs.also(thawed(spec, differentiable(op)), further))
+        of_modes = ("modes",) if recorded and number % 2 else ()
+        of_sizes = AT_EVERY_SIZE if number % 3 == 0 else ()
+        inputs = freezable(op) if frozen and number % 3 == 1 else ()  # one needs no gradient, of many rows
+        spec = replace(spec, seed=number, frozen=inputs[number // 3 % len(inputs)] if inputs else ())
+        met.append(further_runs.also(thawed(spec, differentiable(op)), (*of_modes, *of_sizes)))
     quick = (mode for mode in offered["mode"] if mode != ways.COMPILED)
     modes = {**offered, "mode": (*recorded, *recorded, *quick)}  # the others have their turns behind these
     turned = (

@@ -21,12 +21,12 @@ from torch import Tensor
 from verify_norm.cases.device_functions import FLOAT, FLOATS, FUNCTIONS, LAST_AS_IT_IS, METHODS, UFUNCS, Function
 
 TYPES = {np.dtype(np.float64): FLOAT, np.dtype(np.int64): torch.int64, np.dtype(np.bool_): torch.bool}
-HELD = TYPES | {np.dtype(np.float32): torch.float32}  # of this type are only arrays that are being rounded
-UNKNOWN = "CUDA error: unknown error"  # of torch.unique on a GPU that other processes fill; the host sorts as well
+HELD = TYPES | {np.dtype(np.float32): torch.float32}  # float32 only while an array is rounded
+UNKNOWN = "CUDA error: unknown error"  # torch.unique raises it on a GPU whose memory other processes fill
 NUMBERS = (bool, int, float, np.generic)
 ZEROS = {repr(zero): zero for zero in (0, 0.0, -0.0, False)}
 
-_constants: dict[tuple[int, torch.device], tuple[Any, Tensor]] = {}  # arrays that nobody may write, on a device
+_constants: dict[tuple[int, torch.device], tuple[Any, Tensor]] = {}  # copies of read-only arrays on a device
 
 
 class DeviceArray(NDArrayOperatorsMixin):
@@ -51,8 +51,8 @@ class DeviceArray(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
         function = UFUNCS.get(ufunc.__name__)
         if method != "__call__" or function is None or kwargs or (out and not isinstance(out[0], DeviceArray)):
-            given = {**kwargs, "out": out} if out else kwargs
-            return getattr(ufunc, method)(*map(in_memory, inputs), **in_memory(given))
+            options = {**kwargs, "out": out} if out else kwargs
+            return getattr(ufunc, method)(*map(in_memory, inputs), **in_memory(options))
         tensors = [self._joined(value) for value in inputs]
         result = function(*(map(_float, tensors) if ufunc.__name__ in FLOATS else tensors))
         if out is not None:  # a += b
@@ -65,10 +65,12 @@ class DeviceArray(NDArrayOperatorsMixin):
             return getattr(args[0], METHODS[function])(*args[1:], **kwargs)
         if function not in FUNCTIONS or (kwargs and kwargs.keys() - {"minlength", "return_inverse"}):
             return function(*in_memory(args), **in_memory(kwargs))
-        whole = function in LAST_AS_IT_IS
-        given = [*map(self._joined, args[:-1]), args[-1]] if whole else [self._joined(value) for value in args]
+        if function in LAST_AS_IT_IS:
+            values = [*map(self._joined, args[:-1]), args[-1]]
+        else:
+            values = [self._joined(value) for value in args]
         try:
-            return _arrays(FUNCTIONS[function](*given, **kwargs))
+            return _arrays(FUNCTIONS[function](*values, **kwargs))
         except RuntimeError as error:
             if UNKNOWN not in str(error):
                 raise
@@ -140,8 +142,8 @@ class DeviceArray(NDArrayOperatorsMixin):
         axes = () if axis is None else axis
         if initial is not None and not self.tensor.numel():
             return DeviceArray(torch.full_like(self.tensor.sum(axes, keepdim=keepdims), initial))
-        found = getattr(self.tensor, name)(axes, keepdim=keepdims)
-        return DeviceArray(found if initial is None else pair(found, torch.full_like(found, initial)))
+        extreme = getattr(self.tensor, name)(axes, keepdim=keepdims)
+        return DeviceArray(extreme if initial is None else pair(extreme, torch.full_like(extreme, initial)))
 
     def any(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
         """Return whether any element along these axes, or at all, is not 0."""
@@ -211,10 +213,12 @@ def _operator(name: str, *, reflected: bool = False) -> Any:
     of_floats = name in FLOATS
 
     def method(self: DeviceArray, other: Any) -> Any:
-        one, two = self.tensor, other.tensor if type(other) is DeviceArray else self._joined(other)
+        left, right = self.tensor, other.tensor if type(other) is DeviceArray else self._joined(other)
         if of_floats:
-            one, two = _float(one), _float(two)
-        return DeviceArray(UFUNCS[name](two, one) if reflected else UFUNCS[name](one, two))
+            left, right = _float(left), _float(right)
+        if reflected:
+            left, right = right, left
+        return DeviceArray(UFUNCS[name](left, right))
 
     return method
 
@@ -241,7 +245,7 @@ def _arrays(result: Any) -> Any:
 
 
 def on_device(values: Any, device: Any) -> Any:
-    """Return an array of NumPy's in the memory of a device; an array that nobody may write is copied there once."""
+    """Return a NumPy array as one in a device's memory; a read-only array is copied there once."""
     if isinstance(values, DeviceArray):
         return values
     if values.flags.writeable or values.base is not None:
@@ -253,23 +257,23 @@ def on_device(values: Any, device: Any) -> Any:
 
 
 def apart(strides: Iterable[int]) -> tuple[slice, ...]:
-    """Return the index of the elements that have memory of their own: along a stride of 0 there is one."""
+    """Return the index of the elements with an address of their own: one along each axis of stride 0."""
     return tuple(slice(None if stride else 1) for stride in strides)
 
 
 def _tensor(values: Any, device: Any) -> Tensor:
-    """Return a copy of an array on a device; of what is broadcast only one is copied."""
+    """Return a copy of an array on a device; along an axis of stride 0 only one element is copied."""
     own = values[apart(values.strides)]
-    kind = TYPES.get(values.dtype, torch.int64 if values.dtype.kind in "iu" else FLOAT)
-    held = torch.tensor(np.ascontiguousarray(own)).reshape(own.shape)  # NumPy gives a number a dimension
-    return held.to(device, kind).expand(values.shape)
+    dtype = TYPES.get(values.dtype, torch.int64 if values.dtype.kind in "iu" else FLOAT)
+    copy = torch.tensor(np.ascontiguousarray(own)).reshape(own.shape)  # ascontiguousarray adds a dimension to a number
+    return copy.to(device, dtype).expand(values.shape)
 
 
 @lru_cache(maxsize=2**12)
 def _number(number: Any, kind: str, device: torch.device) -> Tensor:
-    """Return a number in a device's memory: by one of the host torch divides as by its reciprocal, rounded twice.
+    """Return a number as a tensor on the device: torch would divide by a number of the host in two roundings.
 
-    Zeros, of which some are equal, come as text.
+    Zeros come as text: 0, 0.0, −0.0 and False are equal, and would have one entry in the cache.
     """
     return torch.tensor(ZEROS.get(number, number), dtype=TYPES[np.dtype(kind)], device=device)
 
@@ -280,7 +284,9 @@ def in_memory(value: Any) -> Any:
         return np.asarray(value)
     if isinstance(value, tuple | list):
         return type(value)(map(in_memory, value))
-    return {name: in_memory(one) for name, one in value.items()} if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return {name: in_memory(item) for name, item in value.items()}
+    return value
 
 
 def beside(values: Any, other: Any) -> Any:

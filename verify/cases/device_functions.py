@@ -51,9 +51,9 @@ UFUNCS: dict[str, Function] = {name: getattr(torch, name) for name in f"{_OF_ANY
     "erf": torch.erf,
     "erfc (vectorized)": torch.erfc,
 }
-FLOATS = {*_OF_FLOATS.split(), "rint", "power", "frexp", "ldexp", "erf", "erfc (vectorized)"}  # integers become float64
+FLOATS = {*_OF_FLOATS.split(), "rint", "power", "frexp", "ldexp", "erf", "erfc (vectorized)"}  # of integers as float64
 FUNCTIONS: dict[Any, Function] = {
-    np.where: lambda mask, one, other: torch.where(mask.to(torch.bool), one, other),
+    np.where: lambda mask, a, b: torch.where(mask.to(torch.bool), a, b),
     np.clip: torch.clamp,
     np.zeros_like: torch.zeros_like,
     np.ones_like: torch.ones_like,

@@ -1,8 +1,8 @@
-"""Cases in which any choices meet on which a kernel dispatches: it may have a path of its own for them.
+"""Cases for a kernel's dispatch: it may have a path of its own for any combination of types, layouts and sizes.
 
-Tiny cases in which any four choices meet, larger ones in which any three do, sizes beyond a usual threshold among them,
-and rows of the lengths of models, each of which meets any other choice. Each is a greedy covering array: the next case
-is the one in which most sets of choices meet for the first time.
+In the tiny cases any four choices meet, in the larger ones any three, sizes beyond usual thresholds among them. In rows
+of the lengths of models each length meets any other choice. Each is a greedy covering array: the next case is the one
+in which most sets of choices meet for the first time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from verify_norm.core.op import Op
 from verify_norm.core.spec import CaseSpec
 
 STRENGTH, LARGE_STRENGTH, LENGTH_STRENGTH = 4, 3, 2
-EPS = 0.03  # no kernel's own: a path that has one of its own shows, in 16 bits too
+EPS = 0.03  # unlike any default: a path that uses an eps of its own shows, in 16 bits too
 Choices = Sequence[Mapping[str, Any]]
 LEADING, LENGTHS = ((1,), (17,)), ((20,), (1088,))
 SAMPLES, POSITIONS = (1, 5), ((2, 3), (33, 33), (2, 3, 2))
@@ -43,8 +43,8 @@ def tiny(op: Op, dtypes: tuple[str, ...], seed: int = 0) -> tuple[CaseSpec, ...]
 @cache
 def large(op: Op, dtypes: tuple[str, ...]) -> tuple[CaseSpec, ...]:
     """Return the larger cases: of each two choices one has every size, in each type."""
-    found = _covering(op, _large_axes(op, dtypes), LARGE_STRENGTH, 0)
-    return tuple(replace(spec, offset=100.0 * (number % 4 == 3)) for number, spec in enumerate(found))
+    specs = _covering(op, _large_axes(op, dtypes), LARGE_STRENGTH, 0)
+    return tuple(replace(spec, offset=100.0 if number % 4 == 3 else 0.0) for number, spec in enumerate(specs))
 
 
 @cache
@@ -60,22 +60,19 @@ def lengths(op: Op, dtypes: tuple[str, ...], seed: int = 0) -> tuple[CaseSpec, .
 def _covering(op: Op, axes: Sequence[Choices], strength: int, seed: int) -> tuple[CaseSpec, ...]:
     """Return cases in which any `strength` choices meet that the operator has together."""
     rows = [row for row in product(*(range(len(axis)) for axis in axes)) if _spec(op, axes, row) is not None]
-    numbers: dict[tuple[tuple[int, int], ...], int] = {}
-    sets = [
-        sum(
-            1 << numbers.setdefault(some, len(numbers))
-            for some in combinations(tuple(enumerate(row)), min(strength, len(axes)))
-        )
-        for row in rows
-    ]
-    left, chosen = (1 << len(numbers)) - 1, list[CaseSpec]()
-    while left:
-        best = max(range(len(rows)), key=lambda place: (sets[place] & left).bit_count())
+    bits: dict[tuple[tuple[int, int], ...], int] = {}  # the number of each combination of (axis, choice)
+    covered = []  # by row: the set of its combinations, one bit for each
+    for row in rows:
+        combined = combinations(tuple(enumerate(row)), min(strength, len(axes)))
+        covered.append(sum(1 << bits.setdefault(combination, len(bits)) for combination in combined))
+    missing, specs = (1 << len(bits)) - 1, list[CaseSpec]()
+    while missing:
+        best = max(range(len(rows)), key=lambda place: (covered[place] & missing).bit_count())
         spec = _spec(op, axes, rows[best])
         assert spec is not None
-        chosen.append(replace(spec, seed=(seed * 2**16 + len(chosen)) % 2**64))
-        left &= ~sets[best]
-    return tuple(chosen)
+        specs.append(replace(spec, seed=(seed * 2**16 + len(specs)) % 2**64))
+        missing &= ~covered[best]
+    return tuple(specs)
 
 
 def _options(op: Op, dtypes: Sequence[str]) -> list[Choices]:
@@ -119,9 +116,9 @@ def _large_axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
         axes.append([*_layouts(op, "row_strided"), {"apart": True}])
         axes.append([{"sizes": sizes} for sizes in LARGE_ROWS])
         axes.append([{"whole": True}, {"whole": False}])
-        one: dict[str, Any] = {"split": "tokens"} if samples else {}  # many tokens a sample
-        ranks: list[dict[str, Any]] = [one, {**one, "normalized_ndim": 2}]
-        return [*axes, ranks if samples else [*ranks, {"split": "any"}]]
+        if samples:  # many tokens a sample
+            return [*axes, [{"split": "tokens"}, {"split": "tokens", "normalized_ndim": 2}]]
+        return [*axes, [{}, {"normalized_ndim": 2}, {"split": "any"}]]
     axes.append([*_layouts(op, "channels_last"), {"apart": True}])
     sizes = LARGE_CHANNELS if op.view == "channels" else LARGE_GROUPS
     axes.append([{"outer": (samples, channels), "inner": space} for samples, channels, space in sizes])
@@ -132,7 +129,7 @@ def _large_axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
 
 def _layouts(op: Op, layout: str) -> list[dict[str, Any]]:
     """Return two choices: all data contiguous, and all in this layout."""
-    return [{f"{name}_layout": one for name in _data(op)} for one in ("contiguous", layout)]
+    return [{f"{name}_layout": each for name in _data(op)} for each in ("contiguous", layout)]
 
 
 def _apart(op: Op, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,6 +145,7 @@ def _apart(op: Op, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(op: Op) -> list[str]:
+    """Return the names of the inputs that have the shape of x, without saved ones."""
     return [t.name for t in op.inputs if t.extent == "data" and t.role != "saved"]
 
 
@@ -166,22 +164,25 @@ def _spec(op: Op, axes: Sequence[Choices], row: Sequence[int]) -> CaseSpec | Non
 
 
 def _shape(fields: dict[str, Any]) -> tuple[int, ...]:
-    """Return the shape of a case, and turn what else is a choice of it into fields."""
+    """Return the shape of a case. Takes the choices that decide it out of `fields`, and adds "num_groups"."""
     if "sizes" in fields:
         whole, split = fields.pop("whole"), fields.pop("split", "")
         rows, length = fields.pop("sizes")[0 if whole else 1]
-        outer = (rows, 1) if split == "any" and not whole else _halved(rows) if split else (rows,)
-        return (*outer, *(_halved(length) if fields.get("normalized_ndim") == 2 else (length,)))
+        leading: tuple[int, ...] = (rows,)
+        if split:
+            leading = (rows, 1) if split == "any" and not whole else _factors(rows)
+        normalized = _factors(length) if fields.get("normalized_ndim") == 2 else (length,)
+        return (*leading, *normalized)
     outer, inner = fields.pop("outer"), fields.pop("inner")
-    if how := fields.pop("groups", None):
-        fields["num_groups"] = {"one": 1, "some": GROUPS, "all": outer[1]}[how]
+    if "groups" in fields:
+        fields["num_groups"] = {"one": 1, "some": GROUPS, "all": outer[1]}[fields.pop("groups")]
     return (*outer, *inner)
 
 
-def _halved(number: int) -> tuple[int, int]:
+def _factors(number: int) -> tuple[int, int]:
     """Return a number as a product of two, the first of which is small.
 
-    >>> _halved(20), _halved(27), _halved(1)
+    >>> _factors(20), _factors(27), _factors(1)
     ((2, 10), (3, 9), (1, 1))
     """
     first = next(n for n in (2, 3, 1) if number % n == 0)

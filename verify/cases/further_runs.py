@@ -1,7 +1,7 @@
-"""What a case turns on besides its data: what unwritten memory holds, which checks run the kernel again, and how.
+"""Draws the further runs of a case: which checks run the kernel again, in which way, and what unwritten memory holds.
 
-A further run costs as much as the case itself, so a check makes one in a share of the cases only. This module draws
-it, `CaseSpec.poison`, `further` and the fields of `verify_norm.core.ways` name it, and the checks read it.
+A further run costs as much as the case itself, so a check makes one in a share of the cases only. `CaseSpec.further`
+names the checks, the fields of `verify_norm.core.ways` their ways, and `CaseSpec.poison` the unwritten memory.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ EVERYTHING: dict[str, Any] = {
     "batch": 0,
     **dict.fromkeys(ways.WAYS, ""),
 }
-# A check makes its further run where the number of the case, divided by the first one here, leaves the second one.
+# By check (n, r): it makes its further run in the cases whose number leaves the remainder r when divided by n.
 SHARES = {
     "memory": (2, 0),
     "distribution": (2, 0),
@@ -49,14 +49,17 @@ STRIDE = 53  # coprime to 2, 3 and 5: a short table meets all remainders, and ma
 
 def checks(op: Op) -> tuple[str, ...]:
     """Return the checks and laws that run a kernel of this operator again."""
-    none = OF_NORMS if op.user_defined else () if op.forward else OF_DY
-    return tuple(name for name in FURTHER if name not in none)
+    if op.user_defined:
+        excluded: tuple[str, ...] = OF_NORMS
+    else:
+        excluded = () if op.forward else OF_DY
+    return tuple(name for name in FURTHER if name not in excluded)
 
 
 def drawn(spec: CaseSpec, number: int, op: Op) -> CaseSpec:
     """Return the case with the poison, the further runs and the variant that a random number stands for."""
     laws = tuple(law for law in LAWS if law in checks(op))
-    further = [name for name, (share, first) in SHARES.items() if number % share == first]
+    further = [name for name, (divisor, remainder) in SHARES.items() if number % divisor == remainder]
     if spec.batch and "batch_invariance" not in further:
         further.append("batch_invariance")  # what the batch is for
     if laws and number % LAW_SHARE == 0:
@@ -69,20 +72,20 @@ def drawn(spec: CaseSpec, number: int, op: Op) -> CaseSpec:
 def named(spec: CaseSpec, offered: ways.Offered, number: int) -> CaseSpec:
     """Return the random case with the ways of its further runs that a random number stands for."""
 
-    def chosen(field: str, some: tuple[str, ...]) -> str:
-        return ways.pick(some, crc32(f"{field} {number}".encode()), ways.EXPENSIVE_IN_RANDOM)
+    def chosen(field: str, offers: tuple[str, ...]) -> str:
+        return ways.pick(offers, crc32(f"{field} {number}".encode()), ways.EXPENSIVE_IN_RANDOM)
 
     return ways.named(spec, offered, chosen)
 
 
 def in_turn(specs: Iterable[CaseSpec], offered: ways.Offered) -> list[CaseSpec]:
     """Return the cases of a table with the ways of their further runs: each type meets all of them."""
-    met: defaultdict[tuple[str, str], count[int]] = defaultdict(count)
+    counters: defaultdict[tuple[str, str], count[int]] = defaultdict(count)  # by field and type
 
-    def of(spec: CaseSpec) -> CaseSpec:
-        return ways.named(spec, offered, lambda field, some: ways.pick(some, next(met[field, spec.dtype])))
+    def with_ways(spec: CaseSpec) -> CaseSpec:
+        return ways.named(spec, offered, lambda field, offers: ways.pick(offers, next(counters[field, spec.dtype])))
 
-    return [of(spec) for spec in specs]
+    return [with_ways(spec) for spec in specs]
 
 
 def also(spec: CaseSpec, names: Sequence[str]) -> CaseSpec:

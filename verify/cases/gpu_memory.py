@@ -1,4 +1,4 @@
-"""The memory of a GPU: whether an error says that it is full, who fills it, and how it is given back."""
+"""The memory of a GPU: which errors say that it is full, whether other processes fill it, and how to release it."""
 
 import torch
 
@@ -12,7 +12,7 @@ FULL = (
 )
 DISTURBED = UNKNOWN, "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate"  # on a full GPU too
 FAULTS = "illegal memory access", "misaligned address", "device-side assert", "illegal instruction"  # of a kernel
-LARGE = 2**31  # bytes that torch caches: less than a case with layout "far" takes
+LARGE = 2**31  # bytes in torch's cache: less than a case with layout "far" takes
 
 
 def release(device: torch.device | str) -> None:
@@ -73,6 +73,8 @@ class WhereItFits:
 
 def kept(device: torch.device | str) -> int:
     """Return the bytes of a GPU that torch caches without using them; `torch.cuda.memory_reserved` takes far longer."""
-    held = torch.cuda.memory_stats_as_nested_dict(device)  # empty before CUDA is initialized
-    reserved, allocated = (held[f"{name}_bytes"]["all"]["current"] if held else 0 for name in ("reserved", "allocated"))
+    statistics = torch.cuda.memory_stats_as_nested_dict(device)
+    if not statistics:  # before CUDA is initialized
+        return 0
+    reserved, allocated = (statistics[f"{name}_bytes"]["all"]["current"] for name in ("reserved", "allocated"))
     return int(reserved - allocated)

@@ -54,7 +54,7 @@ def exact_inputs(spec: CaseSpec, op: Op, device: str = "cpu") -> dict[str, Array
     judge = judge_of(spec, op, device)
     pair = one_tensor(spec, op)
     drawn = [tensor for tensor in op.inputs if tensor.role != "saved" and (pair is None or tensor.name != pair[1])]
-    exact = {tensor.name: draw.tensor(spec, op, tensor, judge) for tensor in drawn}
+    exact = {tensor.name: draw.exact_values(spec, op, tensor, judge) for tensor in drawn}
     if pair is not None:
         exact[pair[1]] = exact[pair[0]]
     return exact | saved(spec, op, exact)

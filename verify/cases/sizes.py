@@ -91,14 +91,16 @@ def sizes(spec: CaseSpec, op: Op) -> tuple[int, ...]:
 
 
 def shaped(numbers: tuple[int, ...], leading: int, inner: int, op: Op) -> Mapping[str, Any] | None:
-    """Return the shape, and what belongs to it in a spec, with these sizes; None if there is none.
+    """Return the fields of a spec with these sizes: shape, and normalized_ndim or num_groups. None if none has them.
 
     Of rows, `leading` dimensions hold the rows and `inner` are normalized; of groups and channels, `inner` dimensions
     hold the positions.
     """
     if op.view == "rows":
         outer, normalized = _split(numbers[0], leading), _split(numbers[1], inner)
-        return None if outer is None or normalized is None else {"shape": outer + normalized, "normalized_ndim": inner}
+        if outer is None or normalized is None:
+            return None
+        return {"shape": outer + normalized, "normalized_ndim": inner}
     space = _split(numbers[-1], inner)
     if space is None:
         return None
@@ -114,8 +116,10 @@ def _split(number: int, parts: int) -> tuple[int, ...] | None:
     >>> _split(12, 2), _split(7, 2), _split(1, 0)
     ((3, 4), (1, 7), ())
     """
-    if parts < 2:
-        return (number,) * parts if parts or number == 1 else None
+    if parts == 0:
+        return () if number == 1 else None
+    if parts == 1:
+        return (number,)
     first = next(d for d in range(isqrt(number), 0, -1) if number % d == 0) if number else 2
     rest = _split(number // first, parts - 1)
     return None if rest is None else (first, *rest)

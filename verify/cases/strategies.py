@@ -30,7 +30,7 @@ _ROWS = (
     *(0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 63, 64, 65, 95, 97, 127, 128, 129, 255, 256, 257, 1000, 4097),
     *(1025, 16384, 65537, 2**18 + 1, 2**20),
 )
-# In one case of four a gradient has the layout of its tensor: kernels often take another path for it.
+# In one case of four all tensors of x's shape have one of these layouts: kernels often take another path for it.
 _ALIKE = tuple(layout for layout in LAYOUTS if layout not in ("contiguous", "scalar"))
 _WEIGHT_TYPES = {"float32": (None,) * 6 + ("float16", "bfloat16")}  # of an x of this type
 # Leading dimensions besides the rows: small numbers, and heads: of some the reciprocal in float32 is too small.
@@ -44,13 +44,13 @@ _TILES = (8, 16, 64, 128, 256)  # a length may be any multiple of one: a loop ma
 
 
 @lru_cache(None, typed=True)
-def _one_of(*some: Any) -> st.SearchStrategy[Any]:
-    return st.sampled_from(some)
+def _sampled_from(*values: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from(values)
 
 
-def _among(some: Iterable[Any]) -> st.SearchStrategy[Any]:
-    """Return the strategy of some values, made once: Hypothesis spends most of a draw on looking at a new strategy."""
-    return _one_of(*some)
+def _among(values: Iterable[Any]) -> st.SearchStrategy[Any]:
+    """Return the strategy of one of these values. It is cached: Hypothesis validates a new strategy, which is slow."""
+    return _sampled_from(*values)
 
 
 @lru_cache(None)
@@ -76,8 +76,8 @@ def specs(
     of rows drawn first. There are at most `rows`: an interpreter takes time for each.
     """
 
-    def choose(some: Iterable[Any]) -> Any:
-        return draw(_among(some))
+    def choose(values: Iterable[Any]) -> Any:
+        return draw(_among(values))
 
     shape, options = draw(_shape(op, elements, rows))
     dtype = choose(dtypes)
@@ -133,8 +133,8 @@ def _batches(spec: CaseSpec, op: Op, elements: int, rows: int) -> tuple[int, ...
     """Return the batches of more rows than the case has, but at most so many elements and rows."""
     if op.view == "channels" or len(spec.shape) <= spec.normalized_ndim or not prod(spec.shape):
         return ()
-    one, each = (n // spec.shape[0] for n in size(spec, op))
-    return tuple(m for m in _ROWS if spec.shape[0] < m and m * one <= rows and m * each <= elements)
+    rows_each, elements_each = (n // spec.shape[0] for n in size(spec, op))  # of one place of the batch
+    return tuple(m for m in _ROWS if spec.shape[0] < m and m * rows_each <= rows and m * elements_each <= elements)
 
 
 @lru_cache(4096)
@@ -150,15 +150,17 @@ def _size(usual: tuple[int, ...], small: int, most: int) -> st.SearchStrategy[in
     return st.one_of(_among(usual), st.integers(1, small), _magnitude(most))
 
 
-def _one_in_four(some: tuple[Any, ...], none: Any) -> st.SearchStrategy[Any]:
-    return _among((none,) * 3 * len(some) + some)
+def _one_in_four(values: tuple[Any, ...], otherwise: Any) -> st.SearchStrategy[Any]:
+    """Return the strategy of these values in one case of four, and of another one in the rest."""
+    return _among((otherwise,) * 3 * len(values) + values)
 
 
 def _layouts(tensor: Tensor, op: Op, ndim: int) -> tuple[str, ...]:
-    some = axes.layouts(tensor, op)
+    layouts = axes.layouts(tensor, op)
     if tensor.role != "weight":
-        return some
-    return tuple(n for n in some if n != "contiguous" and (n != "transposed" or ndim > 1))
+        return layouts
+    excluded = ("contiguous",) if ndim > 1 else ("contiguous", "transposed")
+    return tuple(layout for layout in layouts if layout not in excluded)
 
 
 @lru_cache(None)
@@ -194,9 +196,10 @@ def _tall_shape(draw: st.DrawFn, elements: int, most: int) -> tuple[tuple[int, .
 def _row_shape(draw: st.DrawFn, elements: int, many: int) -> tuple[tuple[int, ...], dict[str, Any]]:
     usual = [n for n in _LENGTHS if n <= elements]
     tile = draw(_among((None,) * 10 + tuple(tile for tile in _TILES if tile <= elements)))
-    length = (
-        tile * draw(_magnitude(elements // tile)) if tile else draw(_size(tuple(usual), min(elements, 600), elements))
-    )
+    if tile:
+        length = tile * draw(_magnitude(elements // tile))
+    else:
+        length = draw(_size(tuple(usual), min(elements, 600), elements))
     most = min(max(elements // length, 1), many)
     rows = draw(_size(tuple(m for m in _ROWS if m <= most), min(most, 70), most))
     normalized: tuple[int, ...] = (length,)

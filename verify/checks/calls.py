@@ -111,7 +111,8 @@ def _almost_the_same(run: Run, exact: Exact, words: str, *, in_place: CaseSpec |
     device, contract = case.device, run.kernel.contract
     after = make.build(in_place or case.spec, case.op, contract, device, exact, truth=True, poison=case.poison)
     again = held(placed(before, after, uncounted=True) if in_place else after)
-    found = over_bound(run, again, f"after a call in which {words}{', written through .data since' * bool(in_place)}")
+    since = ", written through .data since" if in_place else ""
+    found = over_bound(run, again, f"after a call in which {words}{since}")
     yield from (one for one in found if one.output is not None and _kept(run, again, one.output))
 
 
@@ -160,7 +161,7 @@ def _overwritten(
     if evaluating:
         held(before, evaluating=True)
     again = held(placed(before, built(held.run, changed), uncounted=uncounted))
-    how = ", written through .data, which counts no version" * uncounted
+    how = ", written through .data, which counts no version" if uncounted else ""
     words = ("with these values in new tensors", f"where {which} of the call before hold them now{how}")
     yield from differences(alone(held.run, changed), again, words)
 

@@ -119,7 +119,7 @@ def _batches(run: Run, row: int) -> Iterator[_Batch]:
     few = (row + 1 + np.arange(min(3, count - 1))) % count  # where sums seldom differ, one row is seldom enough
     many = (np.arange(run.case.spec.batch or 2 * count) + 1) % count  # every row one place up, and again
     alone = [(np.array([(row + more) % count]), "alone") for more in range(min(2, count))]
-    among = [(few, "a few")] * (count > 2)
+    among = [(few, "a few")] if count > 2 else []
     for index, words in (*alone, *among, (many, f"one place up in a batch of {len(many)}")):
         other = on_rows(run, index)
         if other is not None and not other.limits:

@@ -152,7 +152,7 @@ def _rows(kernel: Kernel, asked: Asked, start: int, stop: int, device: str) -> C
     for tensor in op.inputs:
         if tensor.role == "saved" or tensor.name == name:
             continue
-        values: Any = draw.tensor(one, op, tensor)
+        values: Any = draw.exact_values(one, op, tensor)
         if tensor.name in ("bias", "residual"):
             values = np.zeros_like(values)
         if tensor.name == "mask":

@@ -13,18 +13,27 @@ from verify_norm.proof.stages import Stage
 from verify_norm.proof.truth import Truth
 
 ITEM = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-KINDS = {"x": "X", "residual": "RESIDUAL", "residual_out": "X", "weight": "W", "bias": "B", "dy": "DY"} | {
+# The stage of each input's elements.
+KINDS = {
+    "x": "X",
+    "residual": "RESIDUAL",
+    "residual_out": "X",
+    "weight": "W",
+    "bias": "B",
+    "dy": "DY",
     "dresidual_out": "DH",
     "mean": "MEAN",
     "rstd": "RSTD",
-}  # the stage of what an input holds
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """M in one run: the rows that exist, those of a tile where p is a symbol (else 0), M, the grid, a tile's programs.
+    """M in one run.
 
-    `tiles` is how many tiles programs share, if they do; M ≥ rows·p + beyond·q; `last` says that no tile follows.
+    `valid` is the number of rows that exist in the run, `rows` that of a tile where p is a symbol, else 0. `m` is M,
+    `grid` the number of programs, `each` that of a tile. `tiles` is how many tiles programs share, if they do;
+    M ≥ rows·p + beyond·q; `last` says that no tile follows.
     """
 
     valid: int
@@ -83,7 +92,12 @@ class Memory:
             if size.base or size.slope % item:
                 raise NotProved("reach", f"{name} has a size that is not a multiple of the rows, or of the programs")
             slope = size.slope // item
-        count = slope if lines else slope * self.at.valid if slope else size // item
+        if lines:
+            count = slope
+        elif slope:
+            count = slope * self.at.valid
+        else:
+            count = size // item
         if v is not None and v.size != count:
             raise NotProved("reach", f"{name} has {count} elements, not {v.size}")
         moves = 0 if lines else slope * self.at.rows

@@ -54,8 +54,8 @@ def certificates(asked: Sequence[Asked]) -> list[dict[str, Any]]:
     if len(parts) < 2:
         return _in_turn(asked)
     with ProcessPoolExecutor(len(parts), context(__name__)) as pool:
-        made = [iter(part) for part in pool.map(_in_turn, parts)]
-    return [next(made[k % len(parts)]) for k in range(len(asked))]
+        results = [iter(part) for part in pool.map(_in_turn, parts)]
+    return [next(results[k % len(parts)]) for k in range(len(asked))]
 
 
 def _in_turn(asked: Sequence[Asked]) -> list[dict[str, Any]]:
@@ -64,17 +64,18 @@ def _in_turn(asked: Sequence[Asked]) -> list[dict[str, Any]]:
 
 def certificate(outcome: Outcome) -> dict[str, Any]:
     """Return the certificate of a proof, replayed, or what stands in its way, as JSON."""
-    found = _written(outcome)
-    if not found["proved"]:
-        return found
+    document = _document(outcome)
+    if not document["proved"]:
+        return document
     try:
-        return found | {"replayed": check(found)}
+        return document | {"replayed": check(document)}
     except Rejected as error:
         outcome.reasons.append({"what": "replay", "why": str(error), "line": ""})
-        return _written(outcome)
+        return _document(outcome)
 
 
-def _written(outcome: Outcome) -> dict[str, Any]:
+def _document(outcome: Outcome) -> dict[str, Any]:
+    """Return the certificate as JSON, before it is replayed; without a proof only why there is none."""
     asked, config = outcome.asked, outcome.asked.config
     fixed: dict[str, Any] = {"N": config.columns, "dtype": config.dtype, "eps": config.eps, "layout": "contiguous"}
     fixed |= {
@@ -88,7 +89,7 @@ def _written(outcome: Outcome) -> dict[str, Any]:
     if not outcome.holds:
         return {**head, "fixed": fixed, "reasons": outcome.reasons, "alone": outcome.alone, "versions": versions()}
     assert outcome.contract is not None
-    named = {tensor.name: tensor for tensor in OPS[config.op].outputs}
+    outputs = {tensor.name: tensor for tensor in OPS[config.op].outputs}
     return {
         **head,
         "domain": outcome.domain,
@@ -96,7 +97,7 @@ def _written(outcome: Outcome) -> dict[str, Any]:
         "fixed": fixed,
         "symbolic": "every input that is finite and in which nothing overflows",
         "contract": whole(outcome.contract),
-        "outputs": {name: _theorem(outcome, named[name]) for name in outcome.proved.outputs},
+        "outputs": {name: _theorem(outcome, outputs[name]) for name in outcome.proved.outputs},
         "depths": depths(outcome.proved) | {kind: str(one) for kind, one in growing(outcome.proved, outcome.forms)},
         "probability": _probability(outcome),
         "asked": {"rows": asked.rows, "most_rows": asked.most_rows},
@@ -109,7 +110,10 @@ def _written(outcome: Outcome) -> dict[str, Any]:
 
 
 def _probability(outcome: Outcome) -> str:
-    """Return how likely two false identities are: points are squares, which doubles it, and any row's value may fit."""
+    """Return in words how likely a false identity holds at every point, by the Schwartz–Zippel lemma.
+
+    A point is drawn until var + eps is a square, which doubles the probability; a quotient may equal that of any row.
+    """
     tries = 2 * outcome.proved.degree * outcome.proved.rows
     return f"at most ({tries}/{P})^{len(SEEDS)} that an identity is false"
 
@@ -131,19 +135,24 @@ def _theorem(outcome: Outcome, tensor: Tensor) -> dict[str, str]:
 def plain_forms(forms: Sequence[tuple[str, Form]]) -> list[dict[str, Any]]:
     """Return forms of launches as JSON."""
     return [
-        {"M": words, "rows": one.rows, "each": one.each, "programs": one.programs and list(one.programs)}
-        | {"call": _plain(one.call)}
-        for words, one in forms
+        {
+            "M": words,
+            "rows": form.rows,
+            "each": form.each,
+            "programs": None if form.programs is None else list(form.programs),
+            "call": _as_json(form.call),
+        }
+        for words, form in forms
     ]
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """Return a call as JSON, each `Affine` as {"times M": …, "plus": …}, or "times G"."""
     if isinstance(value, Affine):
         return {f"times {value.of}": value.slope, "plus": value.base}
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list) else value
+        return {key: _as_json(one) for key, one in value.items()}
+    return [_as_json(one) for one in value] if isinstance(value, list) else value
 
 
 def versions() -> dict[str, str]:

@@ -106,11 +106,10 @@ class Floats:
         return results
 
     def _constant(self, value: float, kind: Type) -> Values:
-        found = self.world.constants(value)
         if not np.isfinite(value):
-            why, stage, v = f"the constant {value}", unknown(f"the constant {value}"), 0
-            return self._filled(kind, v, self.world.reason(why, Line("", 0)), stage)
-        stage, v = found or (unknown(f"the constant {value:g}"), f.of(value))
+            why = f"the constant {value}"
+            return self._filled(kind, 0, self.world.reason(why, Line("", 0)), unknown(why))
+        stage, v = self.world.constants(value) or (unknown(f"the constant {value:g}"), f.of(value))
         return self._filled(kind, v, 0, stage)
 
     def _filled(self, kind: Type, v: int, bad: int, stage: Stage) -> Values:
@@ -122,9 +121,9 @@ class Floats:
 
 
 def axis_of(op: Operation) -> int:
-    """Return the axis that an operation names."""
-    found = re.search(r"axis = (\d+)", op.text)
-    return int(found[1]) if found else 0
+    """Return the axis that an operation names; 0 if it names none."""
+    match = re.search(r"axis = (\d+)", op.text)
+    return int(match[1]) if match else 0
 
 
 def literal(text: str, element: str, at: Line) -> float:
@@ -144,6 +143,6 @@ def literal(text: str, element: str, at: Line) -> float:
 def _adds(block: Block, count: int) -> bool:
     """Return whether a reduction's block adds each value to its own partner, and does nothing else."""
     *sums, last = block.operations
-    made = {s.results[0]: set(s.operands) for s in sums if s.name == "arith.addf"}
+    summands = {op.results[0]: set(op.operands) for op in sums if op.name == "arith.addf"}
     pairs = [{block.arguments[k], block.arguments[k + count]} for k in range(count)]
-    return len(made) == len(sums) == count and [made.get(name) for name in last.operands] == pairs
+    return len(summands) == len(sums) == count and [summands.get(name) for name in last.operands] == pairs

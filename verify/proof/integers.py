@@ -59,20 +59,23 @@ def undecided(why: str, shape: tuple[int, ...] = ()) -> Maybe:
 
 def logical(name: str, a: Bools | Maybe, b: Bools | Maybe) -> Bools | Maybe:
     """Return "andi", "ori" or "xori" of two conditions; raises Undecided for another one."""
-    (x, u, why), (y, v, other) = (
-        (one.yes, one.open, one.why) if isinstance(one, Maybe) else (one, np.zeros_like(one), "") for one in (a, b)
+    (a_yes, a_open), (b_yes, b_open) = (
+        (condition.yes, condition.open) if isinstance(condition, Maybe) else (condition, np.zeros_like(condition))
+        for condition in (a, b)
     )
     if name == "andi":
-        yes, unknown = x & y, (u & (y | v)) | (v & (x | u))
+        yes, unknown = a_yes & b_yes, (a_open & (b_yes | b_open)) | (b_open & (a_yes | a_open))
     elif name == "ori":
-        yes, unknown = x | y, (u & ~y) | (v & ~x)
+        yes, unknown = a_yes | b_yes, (a_open & ~b_yes) | (b_open & ~a_yes)
     elif name == "xori":
-        yes, unknown = (x ^ y) & ~u & ~v, u | v
+        yes, unknown = (a_yes ^ b_yes) & ~a_open & ~b_open, a_open | b_open
     else:
         raise Undecided(f"{name} of conditions")
-    below = [one.below for one in (a, b) if isinstance(one, Maybe)]
-    alone = below[0] if name == "andi" and len(below) == 1 else None
-    return Maybe(why or other, yes & ~unknown, unknown, alone) if unknown.any() else np.asarray(yes)
+    if not unknown.any():
+        return np.asarray(yes)
+    uncertain = [condition for condition in (a, b) if isinstance(condition, Maybe)]
+    below = uncertain[0].below if name == "andi" and len(uncertain) == 1 else None
+    return Maybe(uncertain[0].why, yes & ~unknown, unknown, below)
 
 
 class Num(NamedTuple):

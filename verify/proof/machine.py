@@ -20,7 +20,7 @@ from verify_norm.proof.ttir import Block, Line, Operation, Type
 from verify_norm.proof.turns import Ahead
 from verify_norm.proof.world import Launch, World
 
-OVER_ROWS, MOST = ("ΣDY·X", "ΣDY"), 2**31 - 1  # sums that are as deep as there are rows, at most
+OVER_ROWS, MOST = ("ΣDY·X", "ΣDY"), 2**31 - 1  # sums over rows, and the largest depth that they are noted with
 FLOATS = ("f16", "bf16", "f32", "f64")
 WIDEN = {  # assembly that converts two packed numbers of 16 bits to float32, and their type
     "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;": "bf16",
@@ -38,7 +38,7 @@ Value = Any  # Num, Values, Pointer, an array of bool, or a Maybe
 
 
 class Machine(Floats, Accesses):
-    """Some programs of a launch. Method `_x_y` runs the operation x.y, or those of `ALIKE`."""
+    """Runs some programs of a launch. The method `_x_y`, or the one that `ALIKE` names, runs the operation x.y."""
 
     def __init__(self, world: World, launch: Launch, pid: tuple[Num, ...]) -> None:
         self.world, self.launch, self.pid = world, launch, pid
@@ -74,10 +74,11 @@ class Machine(Floats, Accesses):
             if op.name == "tt.return":
                 break
             operands = [self.env[name] for name in op.operands]
-            before = self.launch.known.get(id(op))
-            again = op.name != "tt.load" or self.again is not None  # the second run of a turn reads what the first did
-            if before is not None and again and all(map(is_, before[0], operands)):
-                results = before[1]
+            known = self.launch.known.get(id(op))
+            # Only the second run of a turn may take what was loaded before: it reads what the first run did.
+            reusable = op.name != "tt.load" or self.again is not None
+            if known is not None and reusable and all(map(is_, known[0], operands)):
+                results = known[1]
             else:
                 results = self._results(op, operands)
                 if op.name not in EFFECTS:
@@ -91,29 +92,30 @@ class Machine(Floats, Accesses):
         if method is None:
             raise NotProved("reach", UNREAD.get(op.name, f"the operation {op.name} is not one that is read"), op.at)
         try:
-            made = method(op, *operands)
+            result = method(op, *operands)
         except Undecided as error:
             raise NotProved("reach", str(error), op.at) from error
         except (AttributeError, TypeError, ValueError, KeyError, IndexError) as error:  # operands of another kind
             raise NotProved("reach", f"{op.name} of these operands is not read", op.at) from error
-        results = made if isinstance(made, list) else [made]
+        results = result if isinstance(result, list) else [result]
         self._note(op, results)
         return results
 
     def _note(self, op: Operation, results: list[Value]) -> None:
         """Note what floats are, and for which M numbers fit into their types."""
-        for name, one in zip(op.results, results, strict=False):
-            if isinstance(one, Num) and op.type.element in BITS and op.name not in SPREADS:
-                self._fits(one, op.type.element, op.at)
-            if isinstance(one, (Values, Ahead)):
+        for name, value in zip(op.results, results, strict=False):
+            if isinstance(value, Num) and op.type.element in BITS and op.name not in SPREADS:
+                self._fits(value, op.type.element, op.at)
+            if isinstance(value, (Values, Ahead)):
                 meanings = self.world.notes.setdefault(f"{self.launch.program.name} {name}", (op.at, {}))[1]
-                grows = self.world.tiles is not None and one.stage.kind in OVER_ROWS
-                depth = MOST if grows else one.stage.depth
-                meanings[one.stage.kind] = max(depth, meanings.get(one.stage.kind, 0))
-                if isinstance(one, Ahead):
+                kind = value.stage.kind
+                grows = self.world.tiles is not None and kind in OVER_ROWS
+                meanings[kind] = max(MOST if grows else value.stage.depth, meanings.get(kind, 0))
+                if isinstance(value, Ahead):
                     meanings["0"] = 0  # beyond the last tile
 
     def _fits(self, value: Num, element: str, at: Line) -> None:
+        """Note up to which M a number fits into its type; raises NotProved if it does for none."""
         try:
             limit = integers.most_rows(value, element, self.world.rows, self.world.beyond)
         except Undecided as error:
@@ -134,8 +136,8 @@ class Machine(Floats, Accesses):
 
     def _scf_if(self, op: Operation, condition: Value) -> list[Value]:
         if isinstance(condition, np.ndarray):
-            regions = op.regions if len(op.regions) > 1 else [*op.regions, Block([])]
-            return self._block(regions[0] if alike(condition) else regions[1])
+            then, otherwise = op.regions if len(op.regions) > 1 else (*op.regions, Block([]))
+            return self._block(then if alike(condition) else otherwise)
         if not isinstance(condition, Maybe):
             raise Undecided("a branch on a number")
         if op.results or any(_writes(region) for region in op.regions):
@@ -220,9 +222,9 @@ class Machine(Floats, Accesses):
 
     def _arith_cmpi(self, op: Operation, a: Value, b: Value) -> Value:
         predicate = op.text.split(",")[0].strip()
-        for one in (a, b):
-            if isinstance(one, Maybe):
-                return integers.undecided(one.why, op.type.shape)
+        for operand in (a, b):
+            if isinstance(operand, Maybe):
+                return integers.undecided(operand.why, op.type.shape)
         if isinstance(a, np.ndarray):
             return np.asarray({"eq": np.equal, "ne": np.not_equal}[predicate](a, b))
         return integers.compare(predicate, a, b)
@@ -233,7 +235,12 @@ class Machine(Floats, Accesses):
         condition = np.broadcast_to(condition, (*op.type.shape, condition.shape[-1]))
         if isinstance(a, Values):
             v, bad = np.where(condition, a.v, b.v), np.where(condition, a.bad, b.bad)
-            stage = a.stage if condition.all() else b.stage if not condition.any() else joined(a.stage, b.stage)
+            if condition.all():
+                stage = a.stage
+            elif not condition.any():
+                stage = b.stage
+            else:
+                stage = joined(a.stage, b.stage)
             return Values(v, bad, self._at(self._common(stage, v), op), a.element)
         if isinstance(a, Num):
             return Num(*(np.where(condition, x, y) for x, y in zip(a, b, strict=True)))
@@ -242,9 +249,8 @@ class Machine(Floats, Accesses):
         raise Undecided("a choice between pointers")
 
 
-EFFECTS = (  # what depends on more than its operands, or does more than to make results
-    *("tt.get_program_id", "tt.store", "tt.elementwise_inline_asm", "scf.for", "scf.if"),
-)
+# Operations whose results depend on more than their operands, or that have effects.
+EFFECTS = ("tt.get_program_id", "tt.store", "tt.elementwise_inline_asm", "scf.for", "scf.if")
 SPREADS = ("tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape")  # values that fitted before
 BITWISE = {"andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor}
 INTEGERS = "addi subi muli divsi remsi divui remui minsi maxsi minui maxui andi ori xori"
@@ -269,11 +275,12 @@ def _mapped(value: Value, function: Callable[[Any], Any]) -> Value:
 
 
 def _writes(block: Block) -> bool:
-    """Return whether a block may change memory, or what is not read."""
+    """Return whether a block may change memory, or has an operation that is not read."""
     for op in block.operations:
-        known = (
-            op.asm in NOTHING if op.asm else not op.name.startswith(("tt.store", "tt.atomic", "tt.call", "scf.while"))
-        )
-        if not known or any(_writes(region) for region in op.regions):
+        if op.asm:
+            writes = op.asm not in NOTHING
+        else:
+            writes = op.name.startswith(("tt.store", "tt.atomic", "tt.call", "scf.while"))
+        if writes or any(_writes(region) for region in op.regions):
             return True
     return False

@@ -76,9 +76,15 @@ def _compared(
 
 
 def _contiguous(place: Mapping[str, Any]) -> bool:
-    stride: Any = 1
-    for size, one in zip(reversed(place["shape"]), reversed(place["strides"]), strict=True):
-        if size != 1 and one != stride:
+    """Return whether a tensor is contiguous; its first dimension may depend on M."""
+    expected: Any = 1
+    for size, stride in zip(reversed(place["shape"]), reversed(place["strides"]), strict=True):
+        if size != 1 and stride != expected:
             return False
-        stride = size if stride == 1 else None if isinstance(size, Affine) else size * stride
+        if expected == 1:
+            expected = size
+        elif isinstance(size, Affine):  # no stride is known behind it
+            expected = None
+        else:
+            expected = size * expected
     return True

@@ -27,7 +27,7 @@ TOGETHER = 32  # programs that run together, at most
 Pid = tuple[Num, ...]  # of the three axes, with the programs in its arrays
 
 
-def prove_form(config: Configuration, found: Form, kernels: Kernels) -> Proved:
+def prove_form(config: Configuration, launches: Form, kernels: Kernels) -> Proved:
     """Prove a call for every M: the programs of a full tile of rows, and of the last tile with 1, 2, … rows in it.
 
     Tile p has the rows from rows·p on. In the first run M = rows·p + rows + q, in the others M = rows·p + k, with
@@ -35,20 +35,20 @@ def prove_form(config: Configuration, found: Form, kernels: Kernels) -> Proved:
     the tiles there is a first run for each k: M = rows·p + rows + rows·q + k, of p + q + ⌈k/rows⌉ + 1 tiles. Raises
     NotProved.
     """
-    proved, rows, each = Proved(), found.rows, found.each
+    proved, rows, each = Proved(), launches.rows, launches.each
     cases = []
-    for k in range(rows if found.programs else 1):
-        beyond = rows if found.programs else 1
-        known = rows == 1 or found.programs is not None
+    for k in range(rows if launches.programs else 1):
+        beyond = rows if launches.programs else 1
+        known = rows == 1 or launches.programs is not None
         grid = num(each, each, each) if known else undecided("the number of programs")
-        tiles = num(1 + bool(k), 1, 1) if found.programs else None
+        tiles = num(1 + bool(k), 1, 1) if launches.programs else None
         cases.append(Symbols(rows, rows, num(rows + k, rows, beyond), grid, each, tiles, beyond))
     for k in range(1, rows):
-        tiles = num(1, 1) if found.programs else None
+        tiles = num(1, 1) if launches.programs else None
         cases.append(Symbols(k, rows, num(k, rows), num(each, each), each, tiles, last=True))
     for seed in SEEDS:
         for at in cases:
-            _Run(config, found.call, kernels, seed, at).note(proved)
+            _Run(config, launches.call, kernels, seed, at).add_to(proved)
     return proved
 
 
@@ -56,7 +56,7 @@ def prove_call(config: Configuration, rows: int, call: Mapping[str, Any], kernel
     """Prove a call of one number of rows, all its programs; raises NotProved."""
     proved = Proved()
     for seed in SEEDS:
-        _Run(config, call, kernels, seed, Symbols(rows, 0, num(rows), None)).note(proved)
+        _Run(config, call, kernels, seed, Symbols(rows, 0, num(rows), None)).add_to(proved)
     return proved
 
 
@@ -70,8 +70,8 @@ class _Run:
     seed: int
     at: Symbols
 
-    def note(self, proved: Proved) -> None:
-        """Run every program that stands for others, and add what is shown."""
+    def add_to(self, proved: Proved) -> None:
+        """Run every program that stands for others, and add to `proved` what is shown."""
         config, call, at = self.config, self.call, self.at
         known = truth(config.op, config.size(at.valid), config.offset, self.seed)
         rules = Rules(centred=OPS[config.op].centred, fused="residual_out" in known.outputs)
@@ -101,8 +101,8 @@ class _Run:
         way, grid, programs = self._grid(event)
         shared = num(1, v=1) if way == "whole" else grid[0]  # how many programs share the tiles
         arguments = [memory.argument(value, shared) for value in event["arguments"]]
-        for one in memory.buffers.values():
-            one.begin()
+        for buffer in memory.buffers.values():
+            buffer.begin()
         kernel = program(self.kernels[event["launch"]]["ttir"])
         launch = Launch(kernel, arguments, grid, event["warps"], event["early"], first, way)
         run(world, launch, programs)
@@ -123,12 +123,13 @@ class _Run:
 def run(world: World, launch: Launch, programs: Pid) -> None:
     """Run programs of a launch, as many together as do the same; raises NotProved."""
     count = len(programs[0].c)
-    rest = np.array_split(np.arange(count), count // TOGETHER + 1)
-    for some in rest:
+    batches = np.array_split(np.arange(count), count // TOGETHER + 1)
+    while batches:
+        batch = batches.pop(0)
         try:
-            Machine(world, launch, tuple(one._replace(c=one.c[some]) for one in programs)).run()
+            Machine(world, launch, tuple(axis._replace(c=axis.c[batch]) for axis in programs)).run()
         except Apart:
-            rest += np.array_split(some, 2)
+            batches += np.array_split(batch, 2)
 
 
 _read: dict[str, Program] = {}

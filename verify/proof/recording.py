@@ -17,22 +17,12 @@ from typing import Any
 from verify_norm.core.errors import UsageError, first_line
 from verify_norm.proof.device import Driver, pretend
 
-ZEROED = ("zeros", "zeros_like", "new_zeros", "zero_")  # of torch's operators, what writes zeros
-UNTOUCHED = (  # those that allocate, or show the same memory
+ZEROED = ("zeros", "zeros_like", "new_zeros", "zero_")  # torch's operators that write zeros
+UNTOUCHED = (  # operators that write nothing: they allocate, or return a view of the same memory
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias", "lift_fresh"),
     *("view", "_unsafe_view", "_reshape_alias", "as_strided", "t", "transpose", "permute", "slice", "select", "expand"),
-    *(
-        "device",
-        "unsqueeze",
-        "squeeze",
-        "flatten",
-        "unflatten",
-        "split",
-        "unbind",
-        "view_as",
-        "expand_as",
-        "is_same_size",
-    ),
+    *("device", "unsqueeze", "squeeze", "flatten", "unflatten", "split", "unbind", "view_as", "expand_as"),
+    "is_same_size",
 )
 
 
@@ -46,19 +36,21 @@ def record(requests: Sequence[Mapping[str, Any]], seconds: float = 300.0) -> lis
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", "from verify_norm.proof.recording import main; main()"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, input=json.dumps(list(requests)), text=True, capture_output=True, timeout=seconds, env=environment
         )
     except subprocess.TimeoutExpired as error:
         raise UsageError(f"recording the launches takes longer than {seconds:g} s") from error
-    answer = done.stdout.rpartition("\n")[2]
-    if done.returncode or not answer.startswith("["):
-        lines = done.stderr.strip().splitlines() or ["no answer"]
+    answer = process.stdout.rpartition("\n")[2]
+    if process.returncode or not answer.startswith("["):
+        lines = process.stderr.strip().splitlines() or ["no answer"]
         why = next((line.strip() for line in lines if "what():" in line), lines[-1])  # of an exception in C++
-        hint = "; autograd needs a device: name a function that launches the kernels" * ("linked with" in why)
+        hint = ""
+        if "linked with" in why:
+            hint = "; autograd needs a device: name a function that launches the kernels"
         raise UsageError(f"the launches cannot be recorded: {why.removeprefix('what():').strip()}{hint}")
-    found: list[dict[str, Any]] = json.loads(answer)
-    return found
+    calls: list[dict[str, Any]] = json.loads(answer)
+    return calls
 
 
 def main() -> None:
@@ -77,8 +69,8 @@ def main() -> None:
 
 
 def _address(tensor: Any) -> int:
-    """Return an address as it would be: storages begin at multiples of 16 bytes and more."""
-    begin = 4096 * (1 + _calls.place(tensor)["buffer"])  # no two storages begin at one address
+    """Return an address for a tensor without data: its storage begins at a page of its own."""
+    begin = 4096 * (1 + _calls.place(tensor)["buffer"])
     return int(begin + tensor.storage_offset() * tensor.element_size())
 
 
@@ -188,40 +180,39 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     for shapes in request["calls"]:
         _calls.begin()
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-            given: dict[str, Any] = dict(request["scalars"])
+            arguments: dict[str, Any] = dict(request["scalars"])
             for name, (shape, dtype) in shapes.items():
-                given[name] = torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
-            inputs = {name: _calls.place(value) for name, value in given.items() if isinstance(value, torch.Tensor)}
-            taken = {name: given.get(name) for name in parameters}
-            with _watching():
-                found = by_name(kernel.run(**taken), OPS[kernel.op])
-            if isinstance(found, str):
-                raise UsageError(f"{kernel.name}: {found}")
-            outputs = {name: _calls.place(value) for name, value in found.items() if isinstance(value, torch.Tensor)}
+                arguments[name] = torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
+            inputs = {name: _calls.place(value) for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+            with _noting_torch():
+                returned = by_name(kernel.run(**{name: arguments.get(name) for name in parameters}), OPS[kernel.op])
+            if isinstance(returned, str):
+                raise UsageError(f"{kernel.name}: {returned}")
+            outputs = {name: _calls.place(value) for name, value in returned.items() if isinstance(value, torch.Tensor)}
         used |= {event["launch"] for event in _calls.events if "launch" in event}
         answer["calls"].append({"inputs": inputs, "outputs": outputs, "events": _calls.events})
     answer["kernels"] = {digest: _calls.kernels[digest] for digest in used}
     return answer
 
 
-def _watching() -> Any:
-    """Return a mode that notes what torch's own operators compute."""
+def _noting_torch() -> Any:
+    """Return a mode that notes what torch's own operators write."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    class Watching(TorchDispatchMode):
+    class Noting(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = function(*args, **(kwargs or {}))
             schema = function._schema
-            name, given = schema.name.partition("::")[2], dict(kwargs or {})
-            given |= {argument.name: one for argument, one in zip(schema.arguments, args, strict=False)}
+            name, values = schema.name.partition("::")[2], dict(kwargs or {})
+            values |= {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}
             if name in ZEROED and _whole(result):
                 _calls.events.append({"zeros": _calls.place(result)})
             elif name not in UNTOUCHED:
-                mutable = [given.get(argument.name) for argument in schema.arguments if _is_written(argument)]
-                tensors = [one for one in tree_leaves((mutable, result)) if isinstance(one, torch.Tensor)]
-                _calls.events.append({"torch": name, "writes": [_calls.place(one) for one in tensors]})
+                written = [values.get(argument.name) for argument in schema.arguments if _is_written(argument)]
+                tensors = [leaf for leaf in tree_leaves((written, result)) if isinstance(leaf, torch.Tensor)]
+                _calls.events.append({"torch": name, "writes": [_calls.place(tensor) for tensor in tensors]})
             return result
 
     def _is_written(argument: Any) -> bool:
@@ -230,4 +221,4 @@ def _watching() -> Any:
     def _whole(tensor: Any) -> bool:
         return bool(tensor.is_contiguous() and tensor.nbytes == tensor.untyped_storage().nbytes())
 
-    return Watching()  # type: ignore[no-untyped-call]
+    return Noting()  # type: ignore[no-untyped-call]

@@ -11,17 +11,17 @@ def read(path: str) -> list[dict[str, Any]]:
     """Return the certificates in a file, as `verify-norm prove --json` writes it; raises UsageError."""
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+            certificates = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
-        said = getattr(error, "strerror", None) or first_line(error)
-        raise UsageError(f"{path}: expected a file of certificates: {said}") from error
-    if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
-        raise UsageError(f"{path}: expected a list of certificates, as verify-norm prove --json writes it")
-    return found
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise UsageError(f"{path}: expected a file of certificates: {why}") from error
+    if isinstance(certificates, list) and certificates and all(isinstance(each, dict) for each in certificates):
+        return certificates
+    raise UsageError(f"{path}: expected a list of certificates, as verify-norm prove --json writes it")
 
 
 def title(certificate: Mapping[str, Any]) -> str:
-    """Return what a certificate is of, in a few words, whatever stands in it."""
+    """Return what a certificate is of, in a few words; fields that it lacks are None."""
     fixed = certificate.get("fixed")
     fixed = fixed if isinstance(fixed, dict) else {}
     return f"{certificate.get('kernel')}, N = {fixed.get('N')}, {fixed.get('dtype')}"

@@ -37,21 +37,25 @@ def form(sizes: Sequence[int], calls: Sequence[dict[str, Any]]) -> Form | None:
     share.
     """
     structures = [[event.get("launch", sorted(event)) for event in call["events"]] for call in calls]
-    if any(one != structures[0] for one in structures):
+    if any(structure != structures[0] for structure in structures):
         return None
-    launches = [k for k, event in enumerate(calls[0]["events"]) if "launch" in event]
-    grids = [[call["events"][k]["grid"] for call in calls] for k in launches]
-    if any(grid[1:] != [1, 1] for each in grids for grid in each):
+    launches = [place for place, event in enumerate(calls[0]["events"]) if "launch" in event]
+    grids = [[call["events"][place]["grid"] for call in calls] for place in launches]  # by launch and call
+    if any(grid[1:] != [1, 1] for of_launch in grids for grid in of_launch):
         return None
-    programs = {tuple(grid[0] for grid in each) for each in grids}
+    programs = {tuple(grid[0] for grid in of_launch) for of_launch in grids}
     tiles = _tiles(sizes, next(iter(programs))) if len(programs) == 1 else None
     if tiles is not None:
         common = _affine(sizes, [_without_grids(call) for call in calls])
         return None if common is None else Form(common, *tiles)
-    varying = [one for one in programs if len(set(one)) > 1]
-    shared = _shared(sizes, varying[0]) if len(varying) == 1 else None
-    common = None if shared is None else _affine(sizes, list(calls), varying[0])
-    return None if shared is None or common is None else Form(common, shared[0], 1, shared[1])
+    varying = [counts for counts in programs if len(set(counts)) > 1]
+    if len(varying) != 1:
+        return None
+    shared = _shared(sizes, varying[0])
+    if shared is None:
+        return None
+    common = _affine(sizes, list(calls), varying[0])
+    return None if common is None else Form(common, shared[0], 1, shared[1])
 
 
 def _without_grids(call: dict[str, Any]) -> dict[str, Any]:
@@ -64,19 +68,20 @@ def _shared(sizes: Sequence[int], programs: Sequence[int]) -> tuple[int, tuple[i
 
     Of T tiles min(T, P) programs take some each, or ⌈T/⌈T/P⌉⌉. None if no number of rows fits, or several do.
     """
-    found, m, g = [], np.array(sizes)[:, None], np.array(programs)[:, None]
+    fitting, m, g = [], np.array(sizes)[:, None], np.array(programs)[:, None]
     for rows in range(1, MOST_ROWS + 1):
         tiles = -(-m // rows)
         most = np.arange(g.max(), tiles.max())  # P: with more, each tile would have a program of its own
         if (g <= tiles).all() and len(most):
             turns = -(-tiles // most)
             fits = (g == np.minimum(tiles, most)).all(0) | (g == -(-tiles // turns)).all(0)
-            found += [(rows, (int(most[fits][0]), int(most[fits][-1])))] if fits.any() else []
-    return found[0] if len(found) == 1 else None
+            if fits.any():
+                fitting.append((rows, (int(most[fits][0]), int(most[fits][-1]))))
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _tiles(sizes: Sequence[int], programs: Sequence[int]) -> tuple[int, int] | None:
-    """Return the rows of a tile and its programs."""
+    """Return the rows of a tile and its number of programs; None if no tile fits, or several do."""
     pairs = list(zip(sizes, programs, strict=True))
     fitting = [(r, 1) for r in range(1, MOST_ROWS + 1) if all(-(-m // r) == g for m, g in pairs)]
     each = programs[0] // sizes[0]
@@ -89,26 +94,26 @@ def _affine(sizes: Sequence[int], values: Sequence[Any], programs: Sequence[int]
     """Return values that are alike, with each integer that differs as an `Affine`; None if they do not fit."""
     first = values[0]
     if isinstance(first, dict):
-        if any(one.keys() != first.keys() for one in values):
+        if any(value.keys() != first.keys() for value in values):
             return None
-        found = {key: _affine(sizes, [one[key] for one in values], programs) for key in first}
-        return None if any(found[key] is None and first[key] is not None for key in first) else found
+        items = {key: _affine(sizes, [value[key] for value in values], programs) for key in first}
+        return None if any(items[key] is None and first[key] is not None for key in first) else items
     if isinstance(first, list):
-        if any(len(one) != len(first) for one in values):
+        if any(len(value) != len(first) for value in values):
             return None
-        parts = [_affine(sizes, [one[i] for one in values], programs) for i in range(len(first))]
+        parts = [_affine(sizes, [value[i] for value in values], programs) for i in range(len(first))]
         return None if any(p is None and first[i] is not None for i, p in enumerate(parts)) else parts
-    if all(one == first and type(one) is type(first) for one in values):
+    if all(value == first and type(value) is type(first) for value in values):
         return first
-    if not all(type(one) is int for one in values):
+    if not all(type(value) is int for value in values):
         return None
     return _line("M", sizes, values) or (_line("G", programs, values) if programs else None)
 
 
 def _line(of: str, at: Sequence[int], values: Sequence[int]) -> Affine | None:
     """Return the line through all values; None if there is none."""
-    other = next(i for i, one in enumerate(at) if one != at[0])
+    other = next(i for i, position in enumerate(at) if position != at[0])
     slope, rest = divmod(values[other] - values[0], at[other] - at[0])
     base = values[0] - slope * at[0]
-    fits = not rest and all(slope * m + base == one for m, one in zip(at, values, strict=True))
+    fits = not rest and all(slope * m + base == value for m, value in zip(at, values, strict=True))
     return Affine(slope, base, of) if fits else None

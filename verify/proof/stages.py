@@ -113,11 +113,9 @@ UNCENTRED = _symmetric(  # RMSNorm: x itself takes the place of x − μ
     Rule("div", "X", "STD", "XHAT"),
     Rule("mul", "X", "W·RSTD", "W·XHAT"),
 )
-SUM_OF = {"X": "ΣX", "G": "ΣG", "DY": "ΣDY"}  # of one term a sum is the term
-ONCE_ROUNDED = {
-    "XHAT": "xhat",
-    "X": "residual",
-}  # what may be rounded to a narrower type midway, and the contract's word for it
+SUM_OF = {"X": "ΣX", "G": "ΣG", "DY": "ΣDY"}  # a term is also the sum of itself alone
+# Stages that may be rounded to a narrower type midway, with the contract's word for it.
+ONCE_ROUNDED = {"XHAT": "xhat", "X": "residual"}
 REASONS = {  # what a rule does not make, and why that matters
     ("mul", "X", "X"): "x² of values that are not centred: E[x²] − mean² cancels where the mean is large",
     ("mul", "X", "RSTD"): "x·rstd of values that are not centred: x·a + b cancels where the mean is large",
@@ -148,9 +146,9 @@ class Rules:
     def binary(self, operator: Operator, left: Stage, right: Stage, *, element: str, same: bool) -> Stage:
         """Return what an operation makes of two values; `same` says that they are equal in every element."""
         degree, roots = _degree(operator, left, right)
-        for a in left, right:
-            if a.kind == "UNKNOWN":
-                return a._replace(degree=degree, roots=roots)
+        for operand in left, right:
+            if operand.kind == "UNKNOWN":
+                return operand._replace(degree=degree, roots=roots)
         if operator == "add" and "0" in (left.kind, right.kind):
             return (right if left.kind == "0" else left)._replace(degree=degree, roots=roots)
         of_inputs = operator == "add" and {left.kind, right.kind} == {"X0", "RESIDUAL"}
@@ -158,17 +156,20 @@ class Rules:
             return Stage("X", narrow=element, degree=degree, roots=roots)
         if element != "f32":
             return unknown(f"arithmetic in {element}: {left.kind} {operator} {right.kind}", degree, roots)
-        for a in left, right:
-            if a.narrow and a.kind not in self._midway:
-                return unknown(f"{a.kind} is rounded to {a.narrow} before it is used", degree, roots)
+        for operand in left, right:
+            if operand.narrow and operand.kind not in self._midway:
+                return unknown(f"{operand.kind} is rounded to {operand.narrow} before it is used", degree, roots)
         rule = self._table.get((operator, left.kind, right.kind))
         if rule is None or (rule.same and not same):
             why = REASONS.get((operator, left.kind, right.kind)) or REASONS.get((operator, right.kind, left.kind))
             return unknown(why or f"no rule for {left.kind} {operator} {right.kind or 'alone'}", degree, roots)
-        deepest = max(left.depth, right.depth)
-        depth = deepest + 1 if rule.sums else deepest if rule.keeps else rule.depth
-        midway = {f"{ONCE_ROUNDED[a.kind]}={a.narrow}" for a in (left, right) if a.narrow}
-        turns, folds = (max(left.turns, right.turns), max(left.folds, right.folds)) if rule.sums else (0, 0)
+        depth, turns, folds = rule.depth, 0, 0
+        if rule.sums:
+            depth = max(left.depth, right.depth) + 1
+            turns, folds = max(left.turns, right.turns), max(left.folds, right.folds)
+        elif rule.keeps:
+            depth = max(left.depth, right.depth)
+        midway = {f"{ONCE_ROUNDED[operand.kind]}={operand.narrow}" for operand in (left, right) if operand.narrow}
         words = left.words | right.words | midway
         return Stage(rule.result, depth, words=words, degree=degree, roots=roots, turns=turns, folds=folds)
 
@@ -180,18 +181,22 @@ def unknown(why: str, degree: int = 0, roots: int = 0) -> Stage:
 
 def joined(a: Stage, b: Stage) -> Stage:
     """Return the stage of a value that is one or the other; a 0 takes that of the other, and a term that of its sum."""
-    a, b = (
-        one._replace(kind=SUM_OF[one.kind]) if SUM_OF.get(one.kind) == other.kind else one
-        for one, other in ((a, b), (b, a))
-    )
-    if a.kind == b.kind or "0" in (a.kind, b.kind) or a.kind == "UNKNOWN":
-        kept = b if a.kind == "0" else a
+    if SUM_OF.get(a.kind) == b.kind:
+        a = a._replace(kind=b.kind)
+    elif SUM_OF.get(b.kind) == a.kind:
+        b = b._replace(kind=a.kind)
+    if a.kind == "0":
+        result = b
+    elif b.kind in ("0", a.kind) or a.kind == "UNKNOWN":
+        result = a
+    elif b.kind == "UNKNOWN":
+        result = b
     else:
-        kept = b if b.kind == "UNKNOWN" else unknown(f"{a.kind} in some elements and {b.kind} in others")
-    if kept.kind != "UNKNOWN" and a.narrow and b.narrow and a.narrow != b.narrow:
-        kept = unknown(f"{kept.kind} is rounded to {a.narrow} in some elements and to {b.narrow} in others")
-    narrow = a.narrow or b.narrow if kept.kind != "UNKNOWN" else ""
-    return kept._replace(
+        result = unknown(f"{a.kind} in some elements and {b.kind} in others")
+    if result.kind != "UNKNOWN" and a.narrow and b.narrow and a.narrow != b.narrow:
+        result = unknown(f"{result.kind} is rounded to {a.narrow} in some elements and to {b.narrow} in others")
+    narrow = a.narrow or b.narrow if result.kind != "UNKNOWN" else ""
+    return result._replace(
         depth=max(a.depth, b.depth),
         narrow=narrow,
         words=a.words | b.words,
@@ -203,6 +208,7 @@ def joined(a: Stage, b: Stage) -> Stage:
 
 
 def _degree(operator: Operator, a: Stage, b: Stage) -> tuple[int, int]:
+    """Return the degree of a result, and how often the reciprocal root is a factor of it."""
     if operator in ("add", "sub"):
         return max(a.degree, b.degree), max(a.roots, b.roots)
     if operator == "mul":

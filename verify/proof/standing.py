@@ -8,7 +8,7 @@ from verify_norm.core.errors import UsageError, first_line
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.proved import Proved
 from verify_norm.proof.certificate import plain_forms, versions
-from verify_norm.proof.prove import Asked, forms, one_m, request
+from verify_norm.proof.prove import Asked, forms, request, single_m
 from verify_norm.proof.recording import record
 from verify_norm.proof.replay.check import check
 from verify_norm.proof.replay.reading import Rejected
@@ -27,19 +27,19 @@ def standing(path: str, kernels: Sequence[Kernel], *, untrusted: bool = False) -
     """
     if untrusted:
         raise UsageError("--untrusted and --certificate: choose one of them")
-    certificates = [one for one in read(path) if one.get("proved")]
-    pairs = [(kernel, one) for kernel in kernels for one in certificates if _is_of(one, kernel)]
+    certificates = [certificate for certificate in read(path) if certificate.get("proved")]
+    pairs = [(kernel, certificate) for kernel in kernels for certificate in certificates if _is_of(certificate, kernel)]
     if not pairs:
-        theirs = ", ".join(dict.fromkeys(str(one.get("kernel")) for one in certificates)) or "no kernel"
+        theirs = ", ".join(dict.fromkeys(str(certificate.get("kernel")) for certificate in certificates)) or "no kernel"
         names = " or ".join(f"{kernel.name} ({kernel.op})" for kernel in kernels)
         raise UsageError(f"{path}: expected a certificate of {names}, got those of {theirs}")
-    asked = [_asked(path, kernel, one) for kernel, one in pairs]
-    answers = record([request(one) for one in asked])
-    found: Proofs = {}
-    for (kernel, one), wanted, answer in zip(pairs, asked, answers, strict=True):
+    asked = [_asked(path, kernel, certificate) for kernel, certificate in pairs]
+    answers = record([request(each) for each in asked])
+    proofs: Proofs = {}
+    for (kernel, certificate), each, answer in zip(pairs, asked, answers, strict=True):
         key = kernel.name, kernel.op
-        found[key] = (*found.get(key, ()), _proved(one, _stale(one, wanted, answer)))
-    return found
+        proofs[key] = (*proofs.get(key, ()), _proved(certificate, _stale(certificate, each, answer)))
+    return proofs
 
 
 def _is_of(certificate: Mapping[str, Any], kernel: Kernel) -> bool:
@@ -47,7 +47,7 @@ def _is_of(certificate: Mapping[str, Any], kernel: Kernel) -> bool:
 
 
 def _asked(path: str, kernel: Kernel, certificate: dict[str, Any]) -> Asked:
-    """Return what a certificate proves, asked of the kernel as it is; raises UsageError if the certificate is false."""
+    """Return what a certificate proves, of the kernel as it is now; raises UsageError if the certificate is false."""
     if not kernel.target:
         raise UsageError(f"{kernel.name} is no function of a module or a file: its launches cannot be recorded")
     try:
@@ -71,8 +71,8 @@ def _stale(certificate: Mapping[str, Any], asked: Asked, answer: Mapping[str, An
     changed = {kernel["name"] for digest, kernel in answer["kernels"].items() if ours[digest] not in theirs.values()}
     if changed:
         return f"the source of {', '.join(sorted(changed))} has changed"
-    ways = (forms(asked, answer["calls"]), one_m(asked, answer["calls"]))
-    same = _named(certificate["forms"], theirs) in [_named(plain_forms(found), ours) for found in ways]
+    recorded = (forms(asked, answer["calls"]), single_m(asked, answer["calls"]))
+    same = _with_code(certificate["forms"], theirs) in [_with_code(plain_forms(one), ours) for one in recorded]
     return "" if same else "the host launches its kernels in another way"
 
 
@@ -81,11 +81,11 @@ def _code(kernels: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {digest: re.sub(PLACE, "", kernel["ttir"]) for digest, kernel in kernels.items()}
 
 
-def _named(forms: Any, code: Mapping[str, str]) -> Any:
-    """Return forms of launches that name a kernel by its code."""
+def _with_code(forms: Any, code: Mapping[str, str]) -> Any:
+    """Return forms of launches with the code of each kernel in place of its digest."""
     if isinstance(forms, dict):
-        return {key: code[value] if key == "launch" else _named(value, code) for key, value in forms.items()}
-    return [_named(one, code) for one in forms] if isinstance(forms, list) else forms
+        return {key: code[value] if key == "launch" else _with_code(value, code) for key, value in forms.items()}
+    return [_with_code(item, code) for item in forms] if isinstance(forms, list) else forms
 
 
 def _proved(certificate: Mapping[str, Any], stale: str) -> Proved:

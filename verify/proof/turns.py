@@ -104,10 +104,10 @@ class Turns:
             self.lines, counter = lines, num([0], w=lines)
         else:
             counter = num([0], p=self._of_tiles(op, start, stop, step))
-        begun = [self._begun(one, op) for one in carried]
+        begun = [self._begun(value, op) for value in carried]
         first = self._turn(op, counter, begun)
         self.again = list(self.stored)
-        sums = [self._random(one) if isinstance(one, Values) else one for one in first]
+        sums = [self._random(value) if isinstance(value, Values) else value for value in first]
         given = [b if isinstance(c, Ahead) else s for b, c, s in zip(begun, carried, sums, strict=True)]
         second = self._turn(op, counter, given)
         if self.again:
@@ -122,11 +122,11 @@ class Turns:
         each, tiles = int(np.asarray(start.w).flat[0]), self.world.tiles
         assert tiles is not None
         last = mul(sub(tiles, num(1)), num(each))
-        whole = compare("slt", last, stop), compare("sle", stop, mul(tiles, num(each)))
-        taken = (
-            each > 0 and start.equals(mul(self.pid[0], num(each))) and step.equals(mul(self.launch.grid[0], num(each)))
-        )
-        if not taken or any(isinstance(one, Maybe) or not one.all() for one in whole):
+        ends = compare("slt", last, stop), compare("sle", stop, mul(tiles, num(each)))
+        begins_at_program = each > 0 and start.equals(mul(self.pid[0], num(each)))
+        steps_by_programs = step.equals(mul(self.launch.grid[0], num(each)))
+        ends_behind_last = not any(isinstance(holds, Maybe) or not holds.all() for holds in ends)
+        if not (begins_at_program and steps_by_programs and ends_behind_last):
             what = "expected every tile once: from the program's number to the number of tiles, by that of programs"
             raise NotProved("reach", f"the bounds of a loop over tiles; {what}", op.at)
         return each

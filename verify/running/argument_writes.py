@@ -29,44 +29,52 @@ class Arguments:
     """The bits of every argument before a call, with its gaps and guards."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
-        some = {n: t.detach() for n, t in arguments.items() if isinstance(t, torch.Tensor) and t.numel()}
-        whole = {name: tensor.untyped_storage().nbytes() <= LIMIT for name, tensor in some.items()}
-        before = copied([bytes_of(tensor, whole[name]) for name, tensor in some.items()])
-        self._taken = [_Snapshot(n, t, held, whole[n]) for (n, t), held in zip(some.items(), before, strict=True)]
+        tensors = {n: t.detach() for n, t in arguments.items() if isinstance(t, torch.Tensor) and t.numel()}
+        whole = {name: tensor.untyped_storage().nbytes() <= LIMIT for name, tensor in tensors.items()}
+        copies = copied([bytes_of(tensor, whole[name]) for name, tensor in tensors.items()])
+        self._snapshots = [
+            _Snapshot(name, tensor, before, whole[name])
+            for (name, tensor), before in zip(tensors.items(), copies, strict=True)
+        ]
 
     def damage(self, writable: Iterable[str]) -> Iterator[Damage]:
         """Yield what has changed since then; elements of `writable` arguments may change."""
         writable = frozenset(writable)
-        before = [taken.before for taken in self._taken]
-        now = [bytes_of(t.tensor, t.whole)[: t.before.numel()] for t in self._taken]  # `effects` reports more memory
+        before = [snapshot.before for snapshot in self._snapshots]
+        # A storage that has grown is compared up to its old length: the check `effects` reports its growth.
+        now = [bytes_of(snapshot.tensor, snapshot.whole)[: snapshot.before.numel()] for snapshot in self._snapshots]
         for number in different(now, before):
-            taken, held = self._taken[number], now[number]
-            if lost := taken.before.numel() - held.numel():
-                yield Damage(taken.name, "in", lost, 0)
-            else:
-                changed = _changed(taken, held)
-                yield from (d for d in changed if not (d.where == "in" and d.buffer in writable))
+            snapshot, after = self._snapshots[number], now[number]
+            lost = snapshot.before.numel() - after.numel()
+            if lost:
+                yield Damage(snapshot.name, "in", lost, 0)
+                continue
+            for damage in _changed(snapshot, after):
+                if damage.where != "in" or damage.buffer not in writable:
+                    yield damage
 
 
-def _changed(taken: _Snapshot, now: torch.Tensor) -> Iterator[Damage]:
-    size = taken.tensor.element_size()
-    before, after = (t.cpu().numpy().reshape(-1, size) for t in (taken.before, now))
+def _changed(snapshot: _Snapshot, now: torch.Tensor) -> Iterator[Damage]:
+    """Yield the changes in a tensor's own elements, and those before, between and after them."""
+    size = snapshot.tensor.element_size()
+    before, after = (tensor.cpu().numpy().reshape(-1, size) for tensor in (snapshot.before, now))
     changed = np.flatnonzero((before != after).any(1))
-    if not taken.whole:
-        yield Damage(taken.name, "in", changed.size * size, 0)
+    if not snapshot.whole:
+        yield Damage(snapshot.name, "in", changed.size * size, 0)
         return
-    own = np.unique(offsets(taken.tensor) + int(taken.tensor.storage_offset()))
-    place = np.searchsorted(own, changed)  # the number of own elements before it
+    own = np.unique(offsets(snapshot.tensor) + int(snapshot.tensor.storage_offset()))
+    place = np.searchsorted(own, changed)  # the number of own elements before each changed one
     left = np.where(place > 0, changed - own[place - 1], len(before))
     right = np.where(place < own.size, own[np.minimum(place, own.size - 1)] - changed, len(before))
     inside = right == 0
-    wheres = {
+    masks = {
         "in": inside,
         "before": (place == 0) & ~inside,
         "after": place == own.size,
         "between": (place > 0) & (place < own.size) & ~inside,
     }
-    for where, these in wheres.items():
-        if these.any():
-            away = np.minimum(left, right)[these].min() - (where != "in")
-            yield Damage(taken.name, where, int(these.sum()) * size, int(away) * size)
+    for where, mask in masks.items():
+        if mask.any():
+            distance = np.minimum(left, right)[mask].min()  # in elements
+            bytes_between = 0 if where == "in" else int(distance - 1) * size
+            yield Damage(snapshot.name, where, int(mask.sum()) * size, bytes_between)

@@ -15,7 +15,7 @@ from verify_norm.core.errors import one_line
 from verify_norm.loading.returned import RefusedError
 
 Function = Callable[..., Any]
-OURS = ("verify_norm.cases", "verify_norm.loading", "verify_norm.running")  # what calls a target
+OURS = ("verify_norm.cases", "verify_norm.loading", "verify_norm.running")  # packages that call a kernel
 LOST_STREAM = "'torch.Stream' object has no attribute"  # Dynamo gives torch.Stream for a torch.cuda.Stream
 # Dynamo of torch 2.11 gives gradients of an autograd.Function to the wrong output, where its forward returns a tensor
 # that has another name there, for example by a `.to` of the same type (pytorch/pytorch#180642).
@@ -32,9 +32,9 @@ def in_use() -> bool:
 def traced(function: Function) -> Function:
     """Return the function under torch.compile with backend "eager": Dynamo traces it, torch's own operators run it.
 
-    What Dynamo cannot trace runs as without it, and so do Triton's interpreter and NumPy. Each call is traced anew.
-    Raises RefusedError where compiled code is in this process already, which a reset would throw away, and where the
-    function needs what Dynamo loses of a CUDA stream, such as a launch by its handle does.
+    Code that Dynamo cannot trace runs as usual, and so do Triton's interpreter and NumPy. Each call is traced anew.
+    Raises RefusedError where this process has compiled code already, which a reset would throw away, and where the
+    function needs attributes of a CUDA stream that Dynamo loses, such as its handle for a launch.
     """
 
     @wraps(function)
@@ -62,10 +62,10 @@ def traced(function: Function) -> Function:
 
 
 def _leave_out() -> None:
-    """Let Dynamo pass over our own frames and over Triton's interpreter, which takes seconds to trace."""
+    """Let Dynamo skip our own frames, and Triton's interpreter, which takes seconds to trace."""
     from torch._dynamo import guards, trace_rules
 
-    # It measures for a log how long guards take, and empties the processor's cache before: nearly half of a trace.
+    # Dynamo measures for a log how long guards take, and first empties the processor's cache: nearly half of a trace.
     guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
     interpreter: Any = sys.modules.get("triton.runtime.interpreter")
     launch = interpreter and interpreter.InterpretedFunction.run
@@ -80,12 +80,12 @@ def _leave_out() -> None:
 def replayed(function: Function) -> Function:
     """Return the function as a CUDA graph, captured while other values are in its tensors, then replayed.
 
-    Raises RefusedError where CUDA cannot capture it, for example if it waits for the GPU. The process is as before.
+    Raises RefusedError where CUDA cannot capture it, for example if it waits for the GPU; the process is as before.
     """
 
     @wraps(function)
-    def run(**given: Any) -> Any:
-        tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+    def run(**arguments: Any) -> Any:
+        tensors = [value for value in arguments.values() if isinstance(value, torch.Tensor)]
         values = [tensor.clone() for tensor in tensors]
 
         def write(sources: list[torch.Tensor]) -> None:
@@ -93,20 +93,21 @@ def replayed(function: Function) -> Function:
                 contents.overwrite(tensor, source)
 
         others = [(1 - value.float() / 2).to(value.dtype) for value in values]
-        graph, usual, beside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
-        beside.wait_stream(usual)
-        with torch.cuda.stream(beside):
+        graph, usual, capturing = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
+        capturing.wait_stream(usual)
+        with torch.cuda.stream(capturing):
             for _ in range(WARM):
                 write(others)  # a kernel may overwrite them
-                function(**given)
-        usual.wait_stream(beside)
+                function(**arguments)
+        usual.wait_stream(capturing)
         write(others)
         for device in {tensor.device for tensor in tensors}:
             gpu_memory.release(device)  # a capture cannot: the memory of an earlier case would be lost to it
         pool = torch.cuda.graph_pool_handle()
         try:
-            with torch.cuda.graph(graph, pool, stream=beside):  # its own is of the device of the first capture
-                returned = function(**given)
+            # Without a stream, torch takes one of the device of the first capture.
+            with torch.cuda.graph(graph, pool, stream=capturing):
+                returned = function(**arguments)
         except Exception as error:
             torch.cuda.set_stream(usual)
             _end(pool)

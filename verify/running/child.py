@@ -29,18 +29,20 @@ from verify_norm.running.fork_server import GRACE
 from verify_norm.running.interpreter import patch
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
-STAGE = 64  # bytes: the longest name of a check
+# The page that the parent process reads during a call: the name of a check, then the seconds of compilation.
+STAGE = 64  # bytes
 SECONDS = struct.Struct("d")
-PAGE = STAGE + SECONDS.size  # what the parent process sees during a call
+PAGE = STAGE + SECONDS.size
 T = TypeVar("T")
 
 _kernel: tuple[Kernel, mmap.mmap] | None = None  # and the page that the parent process sees
 
 
 def serve(parent: Connection) -> None:
-    """Answer each function and arguments with whether it returned, and what; end when the parent closes the channel.
+    """Call each function that the parent sends, and answer with (True, its result) or (False, its exception).
 
-    The process leads a group of its own, so that its end is that of all it has started.
+    It ends when the parent closes the channel. The process leads a group of its own: who kills the group kills all that
+    the process has started.
     """
     os.setpgid(0, 0)
     gc.freeze()  # no collection of this process walks through torch
@@ -98,7 +100,7 @@ def load(device: str, target: str, record: bytes, page: str, stack: str) -> None
 
 
 def call(function: Callable[..., T], timeout: float, *args: Any) -> tuple[T, float]:
-    """Return `function` of the kernel and its seconds. An alarm ends even a loop outside of Python."""
+    """Return `function(kernel, *args)` and its seconds. After `timeout` an alarm ends even a loop outside of Python."""
     assert _kernel is not None
     kernel, page = _kernel
     signal.setitimer(signal.ITIMER_REAL, timeout + GRACE)

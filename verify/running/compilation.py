@@ -9,18 +9,18 @@ from verify_norm.core.work import Compiled
 
 
 class Meter:
-    """What was compiled since `watch` was called first."""
+    """Counts what is compiled since the first call of `watch`."""
 
     def __init__(self) -> None:
         self.total = Compiled()
-        self.tell: Callable[[float], object] = lambda seconds: None  # what is called with the seconds of `total`
+        self.tell: Callable[[float], object] = lambda seconds: None  # called with the seconds of `total` at each change
         self._listens = False
-        self._began: float | None = None  # torch.compile, which calls Triton
+        self._began: float | None = None  # when a graph of torch.compile began, which calls Triton; None outside one
 
     def watch(self) -> None:
-        """Hear of all that is compiled from now on, by what is imported so far; what listened before still hears it.
+        """Count from now on what the compilers that are imported so far compile; other listeners are still called.
 
-        `torch._dynamo.reset` ends that for torch.compile.
+        `torch._dynamo.reset` ends it for torch.compile: then call this again.
         """
         dynamo = sys.modules.get("torch._dynamo.callback")
         if dynamo is not None and self._graph_begins not in dynamo.callback_handler.start_callbacks:

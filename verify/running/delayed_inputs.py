@@ -50,8 +50,8 @@ def arrive(Table, EARLY: tl.constexpr, DELAY: tl.constexpr, BLOCK: tl.constexpr)
 
 def possible(case: Case) -> bool:
     """Return whether the case is on an NVIDIA GPU and its inputs are small enough."""
-    found = list(_inputs(case).values())
-    return bool(found) and torch.version.cuda is not None and sum(map(torch.numel, found)) <= LIMIT
+    inputs = list(_inputs(case).values())
+    return bool(inputs) and torch.version.cuda is not None and sum(map(torch.numel, inputs)) <= LIMIT
 
 
 @contextmanager
@@ -59,8 +59,8 @@ def arriving(case: Case) -> Iterator[None]:
     """Run the body in its own stream, in which the inputs of the case arrive late, and wait for its end."""
     inputs = list(_inputs(case).values())
     device = inputs[0].device
-    kept = [t.clone() for t in inputs]
-    rows = [[source.data_ptr(), t.data_ptr(), t.numel()] for source, t in zip(kept, inputs, strict=True)]
+    copies = [t.clone() for t in inputs]
+    rows = [[source.data_ptr(), t.data_ptr(), t.numel()] for source, t in zip(copies, inputs, strict=True)]
     table = torch.tensor(rows, device=device)
     early = torch.cuda.get_device_capability(device) >= (9, 0)
     torch.cuda.synchronize(device)  # another stream made the inputs
@@ -88,9 +88,9 @@ def poison_allocator(size: int, device: torch.device) -> None:
 
 def _inputs(case: Case) -> dict[int, torch.Tensor]:
     """Return the bytes of every storage of an input, by address, except parameters; none on a CPU."""
-    found = {}
+    storages = {}
     for tensor in case.op.inputs:
         value = case.arguments[tensor.name]
         if tensor.extent != "affine" and value is not None and value.is_cuda and value.numel():
-            found[value.untyped_storage().data_ptr()] = bytes_of(value, whole=True)
-    return found
+            storages[value.untyped_storage().data_ptr()] = bytes_of(value, whole=True)
+    return storages

@@ -22,13 +22,13 @@ from verify_norm.core.run import Called, Case, Output, Run
 from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import argument_writes, guards, overlapping, packed, refusals
 from verify_norm.running.interpreter.arithmetic import differs_on_gpu
-from verify_norm.running.reading import content, read
-from verify_norm.running.surroundings import able_to_judge, left
+from verify_norm.running.reading import Evasions, output_bytes, read
+from verify_norm.running.surroundings import left, restoring_judge
 
-Watch = Callable[[], Sequence[str]]
-REPLACES = "it replaces"  # a function of its judge
+Watch = Callable[[], Sequence[str]]  # puts back functions that the kernel has replaced, and returns their names
+REPLACES = "it replaces"  # begins the words about such a function
 
-# What a call through a proxy puts into memory that nobody wrote; None: nothing, and no guards.
+# What a call through a proxy writes into the memory that the kernel allocates; None: nothing, and no guards.
 POISON: ContextVar[float | None] = ContextVar("poison", default=None)
 
 
@@ -49,7 +49,7 @@ class Clock:
             started = self.now()
             try:
                 result = function(*args, **kwargs)
-                _settle(device)
+                _synchronize(device)
                 return result
             finally:
                 self.seconds += self.now() - started
@@ -59,13 +59,13 @@ class Clock:
 
 
 def untimed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that clocks wrap."""
-    inner: Callable[..., Any] = getattr(function, "untimed", function)
-    return inner
+    """Return the function that a clock wraps; a function without a clock as it is."""
+    wrapped: Callable[..., Any] = getattr(function, "untimed", function)
+    return wrapped
 
 
-def _settle(device: torch.device | str) -> None:
-    """Wait for the work of a GPU, which else counts where the next one waits."""
+def _synchronize(device: torch.device | str) -> None:
+    """Wait for the work of a GPU: otherwise its time counts in the next call that waits."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -80,49 +80,55 @@ def execute(
     """Run `kernel` once and return the run; an exception of the kernel becomes the run's `problem`.
 
     The kernel's allocations are poisoned and guarded, unless it runs `within` another context. On a GPU the case's
-    device is the current one, for a kernel and a CUDA graph are launched there; each thread has its own current device.
-    With `watch` the run also says what the call did to its judge; what is in it puts functions back, and returns which,
-    before anything is judged.
+    device is the current one, where kernels and CUDA graphs are launched; each thread has its own current device.
+    With `watch` the run also says what the call did to its judge (`Run.evasions`, `Run.at_return`). The functions in
+    `watch` are called right after the kernel, before anything is judged.
     """
     device = torch.device(case.device)
     with warnings.catch_warnings(), _current(device):
         # a warning is no failure, even if the caller turns warnings into errors
         warnings.simplefilter("ignore")
-        _settle(device)
+        _synchronize(device)
+        # Where all work is in this process, its processor time: other processes do not lengthen it.
         clock = time.process_time if device.type == "cpu" and not kernel.remote else time.perf_counter
-        started = clock()  # of the processor's time, if there is but one process: others slow no case down
-        given = argument_writes.Arguments(case.arguments)
+        started = clock()
+        arguments = argument_writes.Arguments(case.arguments)
         called = call(kernel, case, within, watch)
-        told: dict[str, Any] = {
-            "limits": called.limits,
-            "effects": called.effects,
-            "differs_on_gpu": called.differs_on_gpu,
+        observed: dict[str, Any] = {
+            name: getattr(called, name) for name in ("limits", "effects", "differs_on_gpu", "evasions", "at_return")
         }
-        told |= {"evasions": called.evasions, "at_return": called.at_return}
         if called.problem is not None:
-            return Run(kernel, case, {}, problem=called.problem, refused=called.refused, **told)
-        damage = (*given.damage(writable(kernel, case)), *called.damage)
+            return Run(kernel, case, {}, problem=called.problem, refused=called.refused, **observed)
+        damage = (*arguments.damage(writable(kernel, case)), *called.damage)
         values = _values(called, case, kernel)
         seconds = clock() - started
         judged = {name: _judged(output, case, name) for name, output in values.items()}
-        told |= {"operators": called.operators}
-        told |= {"returned": _present(called.outputs), "seconds": seconds}
-        return Run(kernel, case, judged, damage, called.overlaps, **told)
+        return Run(
+            kernel,
+            case,
+            judged,
+            damage,
+            called.overlaps,
+            operators=called.operators,
+            returned=_present(called.outputs),
+            seconds=seconds,
+            **observed,
+        )
 
 
 def results(kernel: Kernel, case: Case, within: AbstractContextManager[Any] | None = None) -> Run:
-    """Run `kernel` once as `execute` does, for the values of its outputs: most further runs compare nothing else.
+    """Run `kernel` once as `execute` does, but only for the values of its outputs: most further runs compare these.
 
-    The kernel's allocations are poisoned and guarded, but nobody looks at the guards, at its arguments, or at what it
-    changes of the process, but for what this tool's next calls depend on.
+    The kernel's allocations are poisoned and guarded. The guards, the arguments and the state of the process are not
+    compared with those before the call. Only that part of the state is restored that this tool's next calls depend on.
     """
     if kernel.remote:
         return execute(kernel, case, within)
     device = torch.device(case.device)
     with warnings.catch_warnings(), _current(device):
         warnings.simplefilter("ignore")
-        unseen, watching = _unseen(within or guards.PoisonEmpty(case.poison)), able_to_judge(gpu=device.type == "cuda")
-        called = _call(kernel, case, unseen, watching, told=False)
+        without_guards = _yielding_none(within or guards.PoisonEmpty(case.poison))
+        called = _call(kernel, case, without_guards, restoring_judge(gpu=device.type == "cuda"), observing=False)
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, limits=called.limits)
         judged = {name: _judged(output, case, name) for name, output in _values(called, case, kernel).items()}
@@ -130,48 +136,49 @@ def results(kernel: Kernel, case: Case, within: AbstractContextManager[Any] | No
 
 
 @contextmanager
-def _unseen(within: AbstractContextManager[Any]) -> Iterator[None]:
-    """Return a context that does not say what it saw."""
-    with within:
+def _yielding_none(context: AbstractContextManager[Any]) -> Iterator[None]:
+    """Enter a context, but do not yield what it yields, such as the guards of allocations."""
+    with context:
         yield
 
 
 def call(
     kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None, watch: Sequence[Watch] | None = None
 ) -> Called:
-    """Call the kernel in this process, or through a proxy in its own, and return what the call gave."""
+    """Call the kernel, in this process or through a proxy in a process of its own, and return what the call gave."""
     if kernel.remote:
         assert kernel.run is not None
         token = POISON.set(None if within else case.poison)
         try:
-            answered: Called = kernel.run(**bound(kernel, case))
-            return answered
-        except RefusedError as refusal:  # of a mode here: an answer raises none
+            answer: Called = kernel.run(**bound(kernel, case))
+            return answer
+        except RefusedError as refusal:  # raised by a mode in this process, never by the proxy
             return Called(problem=str(refusal), refused=True)
         finally:
             POISON.reset(token)
     differs_on_gpu.clear()
     effects, replaced = list[str](), list[str]()
-    watching = _watching(kernel, case, effects, replaced, watch or ())
-    called = _call(kernel, case, within, watching, told=watch is not None)
+    restoring_state = _restoring_state(kernel, case, effects, replaced, watch or ())
+    called = _call(kernel, case, within, restoring_state, observing=watch is not None)
     evasions = (*called.evasions, *((None, f"{REPLACES} {name}") for name in replaced))
     return replace(called, differs_on_gpu=tuple(sorted(differs_on_gpu)), effects=tuple(effects), evasions=evasions)
 
 
 @contextmanager
-def _watching(
+def _restoring_state(
     kernel: Kernel, case: Case, effects: list[str], replaced: list[str], watch: Sequence[Watch]
 ) -> Iterator[None]:
-    """Put back what the call in this block changes, and enter it in lists, before anything else is done."""
+    """Put back what the call in this block changes, and add the changes to `effects` and `replaced`, in words."""
     with left(effects, case.arguments, writable(kernel, case)):
         try:
             yield
         finally:
-            replaced += (name for put_back in watch for name in put_back())
+            for put_back in watch:
+                replaced += put_back()
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context in which a GPU is torch's current one: without a guard, launches and captures go to that."""
+    """Return a context in which a GPU is torch's current device, where launches and captures go."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -179,35 +186,50 @@ def _call(
     kernel: Kernel,
     case: Case,
     within: AbstractContextManager[None] | None,
-    watching: AbstractContextManager[None],
+    restoring_state: AbstractContextManager[None],
     *,
-    told: bool,
+    observing: bool,
 ) -> Called:
+    """Call the kernel in this process. `observing` adds its evasions, and the bytes of its outputs at return."""
     assert kernel.run is not None, "registry.load sets run"
     device, begun = torch.device(case.device), False
-    with _ctrl_c() as pressed:
+    evasions: Evasions = ()
+    with _noting_ctrl_c() as pressed:
         try:
-            with within or guards.PoisonEmpty(case.poison) as made, watching:
+            with within or guards.PoisonEmpty(case.poison) as allocations, restoring_state:
                 begun = True
                 returned = kernel.run(**bound(kernel, case))
-            returned = (_written(kernel, case) or None) if returned is None else returned
-            outputs, evasions = read(returned, case.op) if told else (named(returned, case.op), ())
+            if returned is None:
+                returned = _overwritten_outputs(kernel, case) or None
+            if observing:
+                outputs, evasions = read(returned, case.op)
+            else:
+                outputs = named(returned, case.op)
         except RefusedError as refusal:
             return Called(problem=str(refusal), refused=True)
         except BaseException as error:  # sys.exit() or a kernel's own KeyboardInterrupt would end the tool
-            if not begun or pressed or gpu_memory.taken_by_others(error, device):  # not the kernel's error
+            if not begun or pressed or gpu_memory.taken_by_others(error, device):  # no error of the kernel
                 raise
             return _raised(case, error)
-    if not isinstance(outputs, str):
-        elsewhere = [name for name, value in outputs.items() if value is not None and value.device != device]
-        outputs = f"{elsewhere[0]} is on {outputs[elsewhere[0]].device}, expected {device}" if elsewhere else outputs
-    if isinstance(outputs, str):
-        return Called(problem=outputs, evasions=evasions)
-    at_return = content(outputs) if told else {}
-    damage = tuple(made.damage(outputs)) if made else ()
-    overlaps = tuple(overlapping.overlaps(outputs, case.arguments))
-    ran = made.operators.names if made else ()
-    return Called(outputs, damage=damage, overlaps=overlaps, operators=ran, evasions=evasions, at_return=at_return)
+    problem = outputs if isinstance(outputs, str) else _on_another_device(outputs, device)
+    if isinstance(outputs, str) or problem is not None:
+        return Called(problem=problem, evasions=evasions)
+    return Called(
+        outputs,
+        damage=tuple(allocations.damage(outputs)) if allocations else (),
+        overlaps=tuple(overlapping.overlaps(outputs, case.arguments)),
+        operators=allocations.operators.names if allocations else (),
+        evasions=evasions,
+        at_return=output_bytes(outputs) if observing else {},
+    )
+
+
+def _on_another_device(outputs: Mapping[str, Any], device: torch.device) -> str | None:
+    """Return in words the first output that is not on this device; None if there is none."""
+    for name, value in outputs.items():
+        if value is not None and value.device != device:
+            return f"{name} is on {value.device}, expected {device}"
+    return None
 
 
 def _states(case: Case) -> list[str]:
@@ -220,7 +242,7 @@ def writable(kernel: Kernel, case: Case) -> list[str]:
 
 
 def _raised(case: Case, error: BaseException) -> Called:
-    """Return the call of a kernel that raised, with the limits that its words speak of."""
+    """Return the call of a kernel that raised an error, with the limits that the error's message states."""
     problem, on_cpu = one_line(error), torch.device(case.device).type == "cpu"
     if refusals.INTERPRETED in problem:
         return Called(problem=f"it does not take CPU tensors ({problem})", refused=True)
@@ -228,8 +250,8 @@ def _raised(case: Case, error: BaseException) -> Called:
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[list[int]]:
-    """Yield a list that Ctrl-C makes longer: it tells the user's KeyboardInterrupt from one that the kernel raises."""
+def _noting_ctrl_c() -> Iterator[list[int]]:
+    """Yield a list that gets an entry at each Ctrl-C: a kernel may raise KeyboardInterrupt by itself, too."""
     pressed: list[int] = []
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -247,12 +269,13 @@ def _ctrl_c() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _written(kernel: Kernel, case: Case) -> dict[str, Any]:
-    """Return the arguments that hold the outputs of a kernel which overwrites them and returns nothing.
+def _overwritten_outputs(kernel: Kernel, case: Case) -> dict[str, Any]:
+    """Return, by output, the arguments that a kernel overwrites which returns nothing.
 
-    Where an output may overwrite one of several, it is in the first.
+    An output that may overwrite one of several arguments is in the first of them that the case has.
     """
-    return {output: case.arguments[given] for output, given in reversed(inplace(kernel)) if given in case.arguments}
+    pairs = [(output, argument) for output, argument in inplace(kernel) if argument in case.arguments]
+    return {output: case.arguments[argument] for output, argument in reversed(pairs)}  # the first one counts
 
 
 def inplace(kernel: Kernel) -> list[tuple[str, str]]:
@@ -261,10 +284,15 @@ def inplace(kernel: Kernel) -> list[tuple[str, str]]:
 
 
 def bound(kernel: Kernel, case: Case) -> dict[str, Any]:
-    """Return the case's arguments that the kernel's signature names; all of them for **kwargs."""
+    """Return the case's arguments that the kernel's signature names; all of them for **kwargs.
+
+    A backward by torch's autograd also takes `frozen`, the names of the inputs that need no gradient.
+    """
     assert kernel.run is not None
-    asks = kernel.autograd and case.op.forward is not None
-    return make.named(kernel.run, {**case.arguments, "frozen": case.spec.frozen} if asks else case.arguments)
+    arguments = dict(case.arguments)
+    if kernel.autograd and case.op.forward is not None:
+        arguments["frozen"] = case.spec.frozen
+    return make.named(kernel.run, arguments)
 
 
 def _present(outputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,14 +300,14 @@ def _present(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(called: Called, case: Case, kernel: Kernel) -> dict[str, Output | None]:
-    """Return the outputs with their values, in the memory of a device that judges them, or in the host's."""
+    """Return the outputs with their values as float64, in the memory of the device that judges them, or the host's."""
     outputs = {**called.outputs} | {name: case.arguments[name] for name in _states(case)}  # changed in place
-    some = _present(outputs)
-    typed = [packed.values(name, value, case.spec, case.op, kernel.contract) for name, value in some.items()]
-    types, tensors = [dtype for dtype, _ in typed], [tensor for _, tensor in typed]
+    present = _present(outputs)
+    unpacked = [packed.values(name, value, case.spec, case.op, kernel.contract) for name, value in present.items()]
+    types, tensors = [dtype for dtype, _ in unpacked], [tensor for _, tensor in unpacked]
     judge = make.judge_of(case.spec, case.op, case.device)
-    held = transfer.values(tensors) if judge is None else [contents.to_float64(tensor, judge) for tensor in tensors]
-    read = {name: Output(dtype, got.shape, got, None) for name, dtype, got in zip(some, types, held, strict=True)}
+    arrays = transfer.values(tensors) if judge is None else [contents.to_float64(tensor, judge) for tensor in tensors]
+    read = {name: Output(dtype, got.shape, got, None) for name, dtype, got in zip(present, types, arrays, strict=True)}
     return {name: read.get(name) for name in outputs}
 
 

@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any, TypeVar
 
-GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself where Linux does not end it
+GRACE = 3.0  # seconds after its time limit in which a call ends its process itself, if nobody else has
 T = TypeVar("T")
 
 

@@ -1,8 +1,8 @@
 """Turns at the memory of a GPU, which several runs may share: the jobs of `zoo`, the shards of a CI job.
 
-A case of 2^27 elements has some twenty arrays of float64 of that size, and a tensor with the layout "far" may take a
-good part of what is free. A dozen of them at once fill 140 GB; then CUDA fails anywhere, and a right kernel looks
-wrong.
+A case of 2^27 elements has about twenty arrays of float64 of that size, and a tensor with the layout "far" may take a
+large part of the free memory. A dozen of them at once fill 140 GB. Then any call of CUDA may fail, and a right kernel
+looks wrong.
 """
 
 import fcntl
@@ -32,28 +32,30 @@ def large(spec: CaseSpec) -> bool:
 
 @contextmanager
 def turn(device: str, places: int) -> Iterator[None]:
-    """Wait for a number of the `PLACES` of a GPU, which all processes of this user share; without a wait on a CPU.
+    """Hold so many of the `PLACES` of a GPU in this block, after a wait for them; on a CPU there is no wait.
 
-    A process that ends gives its places back. Where the files that stand for them cannot be written, nobody waits; nor
-    longer than `PATIENCE` seconds, for example for a process that has been stopped.
+    All processes of this user share the places: each is a lock file, which the system unlocks when its process ends.
+    The block also begins where the files cannot be written, and after a wait of `PATIENCE` seconds, for example for a
+    process that has been stopped.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if device.startswith("cuda") and places:
             with suppress(OSError):
-                files = [held.enter_context(_file(device, place)) for place in range(PLACES)]
-                end, taken = time.monotonic() + PATIENCE, 0
-                while taken < places and time.monotonic() < end:
-                    # who takes all goes in order: two of them with some each would wait for each other
-                    free = next(filter(_free, files if places < PLACES else files[:1]), None)
-                    if free is None:
+                unlocked = [stack.enter_context(_lock_file(device, place)) for place in range(PLACES)]
+                deadline = time.monotonic() + PATIENCE
+                while len(unlocked) > PLACES - places and time.monotonic() < deadline:
+                    # All places are locked in order: two processes that hold a part each would wait for each other.
+                    candidates = unlocked if places < PLACES else unlocked[:1]
+                    locked = next((file for file in candidates if _try_lock(file)), None)
+                    if locked is None:
                         time.sleep(POLL)
                     else:
-                        files.remove(free)
-                        taken += 1
+                        unlocked.remove(locked)
         yield
 
 
-def _file(device: str, place: int) -> IO[bytes]:
+def _lock_file(device: str, place: int) -> IO[bytes]:
+    """Return the file of a place, opened: its name has the GPU's number among those of the machine."""
     index = int(device.partition(":")[2] or 0)
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     name = visible[index] if index < len(visible) else str(index)
@@ -61,8 +63,8 @@ def _file(device: str, place: int) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "rb")
 
 
-def _free(file: IO[bytes]) -> bool:
-    """Take a place if it is free; return whether it was."""
+def _try_lock(file: IO[bytes]) -> bool:
+    """Lock a file unless another process has locked it; return whether it is locked now by this one."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

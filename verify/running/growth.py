@@ -14,7 +14,7 @@ from typing import Any
 REACHED = 4_000  # objects that a search for containers looks at
 SIZED = (dict, list, set, deque)
 ATOMS = frozenset({str, bytes, int, float, complex, bool, type(None)})  # which refer to nothing
-OURS = "verify_norm."  # our own functions: of these only what they enclose, the kernel, is looked into
+OURS = "verify_norm."  # our own functions: only what they enclose, such as the kernel, is searched
 OUR_KERNELS = "verify_norm.kernels"
 
 
@@ -27,9 +27,10 @@ class Container:
 
     @property
     def size(self) -> int:
-        """Its length, or the number of a cache's results."""
-        cache = hasattr(type(self.itself), "cache_info")
-        return int(self.itself.cache_info().currsize) if cache else len(self.itself)
+        """Its length, or the number of results in a cache."""
+        if hasattr(type(self.itself), "cache_info"):
+            return int(self.itself.cache_info().currsize)
+        return len(self.itself)
 
 
 def containers(kernel: Callable[..., Any], *others: Any) -> dict[int, Container]:
@@ -94,25 +95,14 @@ def counts() -> dict[str, int]:
 
 
 class _Mallinfo(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in [
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        ]
-    ]
+    """The struct mallinfo2 of glibc."""
+
+    _NAMES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in _NAMES.split()]
 
 
 def native() -> int:
-    """Return the bytes that malloc has given out and not got back; 0 where the C library does not say (glibc does)."""
+    """Return the bytes that malloc has allocated and not freed; 0 where the C library does not tell (glibc does)."""
     function = getattr(ctypes.CDLL(None), "mallinfo2", None) if sys.platform == "linux" else None
     if function is None:
         return 0

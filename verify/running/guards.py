@@ -19,21 +19,25 @@ from verify_norm.core.run import Damage
 from verify_norm.running.argument_writes import LIMIT
 from verify_norm.running.operators import Operators
 
-HELD = 2**30  # bytes of guarded buffers in one call, which all live to its end; later buffers have no guards
-NARROWEST, WIDEST = 1024, 65536  # bytes of a guard: as wide as its buffer, because a wrong write is often off by a row
+HELD = 2**30  # bytes of guarded buffers in one call, which are kept to its end; beyond it buffers have no guards
+NARROWEST, WIDEST = 1024, 65536  # bytes of a guard: between them, as wide as the buffer, since writes miss by a row
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element
 dlpack: Any = importlib.import_module("torch.utils.dlpack")  # torch has no types for it
 
 
 def _overloads(*names: str) -> frozenset[Any]:
-    packets = [getattr(torch.ops.aten, name) for name in names]
-    found = [(packet, name) for packet in packets for name in packet.overloads()]
-    return frozenset(getattr(packet, name) for packet, name in found if "out" not in name and "names" not in name)
+    """Return the overloads of torch's operators of these names that allocate their result themselves."""
+    overloads = set()
+    for operator in (getattr(torch.ops.aten, name) for name in names):
+        for name in operator.overloads():
+            if "out" not in name and "names" not in name:
+                overloads.add(getattr(operator, name))
+    return frozenset(overloads)
 
 
 @dataclass(frozen=True, slots=True)
 class _Allocation:
-    """A buffer of the kernel: `base` holds a guard, `extent` elements from `front` on, and another guard."""
+    """A buffer of the kernel. `base` holds a guard of `front` elements, `extent` elements, and another guard."""
 
     name: str
     base: torch.Tensor
@@ -45,10 +49,10 @@ class _Allocation:
 class PoisonEmpty(TorchDispatchMode):
     """A mode in which torch allocates poisoned memory between guard zones.
 
-    Uninitialized tensors (`torch.empty` and the like) hold poison: reading them before writing shows. They and
-    initialized tensors (`zeros`, `ones`, `full`, copies) have a storage of their own, as from torch, with poison before
-    and after it. Allocations inside torch's operators and in code by torch.compile are not guarded. `operators` has the
-    norm operators of torch among those that ran.
+    Uninitialized tensors (`torch.empty` and the like) hold poison, so a read before a write shows in the results. They
+    and initialized tensors (`zeros`, `ones`, `full`, copies) have a storage of their own, as from torch, with poison
+    before and after it. Allocations inside torch's operators and in code by torch.compile have no guards. `operators`
+    collects the norm operators of torch that run.
     """
 
     _EMPTY = _overloads(*("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"))
@@ -86,7 +90,7 @@ class PoisonEmpty(TorchDispatchMode):
         return self._guarded(result, func)
 
     def _guarded(self, fresh: torch.Tensor, func: Any) -> torch.Tensor:
-        """Return `fresh` between guards; itself, poisoned if possible, if it is too large or of an unusual kind."""
+        """Return a copy of `fresh` between guards; if it is too large or unusual, itself, poisoned if possible."""
         size, empty = fresh.element_size(), func in self._EMPTY
         extent = memory_span(fresh.shape, fresh.stride())
         poison = _poison(fresh.dtype, self._poison)
@@ -113,54 +117,60 @@ class PoisonEmpty(TorchDispatchMode):
     def _made_resizable(self, values: Iterable[Any]) -> bool:
         """Move guarded tensors out of their guards, where they cannot grow; return whether there are any."""
         addresses = {allocation.address for allocation in self._allocations}
-        ours = [t for t in values if isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() in addresses]
-        for tensor in ours:
+        tensors = (value for value in values if isinstance(value, torch.Tensor))
+        guarded = [tensor for tensor in tensors if tensor.untyped_storage().data_ptr() in addresses]
+        for tensor in guarded:
             moved = tensor.clone()
             tensor.set_(moved.untyped_storage(), 0, moved.shape, moved.stride())
-        return bool(ours)
+        return bool(guarded)
 
     def damage(self, outputs: Mapping[str, Any]) -> Iterator[Damage]:
-        """Yield what was written into the guards; `outputs` tells which buffers were returned."""
+        """Yield what was written into the guards; buffers of returned `outputs` are named after these."""
         if self._intact():
             return
         returned: dict[int, list[str]] = {}
         for name, tensor in outputs.items():
             if tensor is not None:
                 returned.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
-        for number, a in enumerate(self._allocations, 1):
-            poison = _poison_bits(a.base.dtype, self._poison)
-            end = a.front + a.extent
-            sides = {"before": a.base[: a.front], "after": a.base[end:]}
-            for where, guard in sides.items():
-                wrong = np.flatnonzero((_bits(guard) != poison).any(1))
-                if not wrong.size:
+        for number, allocation in enumerate(self._allocations, 1):
+            base, front = allocation.base, allocation.front
+            poison = _poison_bits(base.dtype, self._poison)
+            guards = {"before": base[:front], "after": base[front + allocation.extent :]}
+            for where, guard in guards.items():
+                written = np.flatnonzero((_bits(guard) != poison).any(1))
+                if not written.size:
                     continue
-                names = returned.get(a.address, [])
-                buffer = f"{' and '.join(names)}, made by {a.name}" if names else f"{a.name}, allocation {number}"
-                away = a.front - 1 - wrong.max() if where == "before" else wrong.min()
-                size = a.base.element_size()
-                yield Damage(buffer, where, wrong.size * size, int(away) * size, names[0] if names else None)
+                names = returned.get(allocation.address, [])
+                buffer = f"{allocation.name}, allocation {number}"
+                if names:
+                    buffer = f"{' and '.join(names)}, made by {allocation.name}"
+                distance = front - 1 - written.max() if where == "before" else written.min()
+                size = base.element_size()
+                output = names[0] if names else None
+                yield Damage(buffer, where, written.size * size, int(distance) * size, output)
 
     def _intact(self) -> bool:
-        """Return whether all guards hold poison, as nearly always: in one look, since each waits for the GPU."""
+        """Return whether all guards hold poison: in one comparison a device and type, since each waits for the GPU."""
         guards: defaultdict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = defaultdict(list)
-        for a in self._allocations:
-            kind = INTEGERS.get(a.base.element_size())
+        for allocation in self._allocations:
+            kind = INTEGERS.get(allocation.base.element_size())
             if kind is None:  # complex128
                 return False
-            whole = a.base.view(kind)
-            guards[a.base.dtype, a.base.device] += [whole[: a.front], whole[a.front + a.extent :]]
-        wrong = defaultdict[torch.device, list[torch.Tensor]](list)
-        for (dtype, device), some in guards.items():
-            wrong[device].append((torch.cat(some) != _poison_integer(dtype, self._poison)).any())
-        return not any(bool(torch.stack(some).any()) for some in wrong.values())
+            base, front = allocation.base.view(kind), allocation.front
+            guards[allocation.base.dtype, base.device] += [base[:front], base[front + allocation.extent :]]
+        written: defaultdict[torch.device, list[torch.Tensor]] = defaultdict(list)
+        for (dtype, device), tensors in guards.items():
+            written[device].append((torch.cat(tensors) != _poison_integer(dtype, self._poison)).any())
+        return not any(bool(torch.stack(flags).any()) for flags in written.values())
 
 
 def _poison(dtype: torch.dtype, poison: float) -> float:
     """Return the fill value of a buffer of this type; an integer is neither 0 nor 1, the usual values of a lock."""
     if dtype.is_floating_point or dtype.is_complex:
         return poison
-    return True if dtype is torch.bool else 7 if math.isnan(poison) else 113
+    if dtype is torch.bool:
+        return True
+    return 7 if math.isnan(poison) else 113
 
 
 @cache

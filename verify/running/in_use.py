@@ -1,7 +1,7 @@
 """Calls a kernel as in use: it sees no judge on its stack, among the modules, in the environment, or in torch's modes.
 
-A kernel may be right only where it finds that it is tested. What it can look at is without end; this hides what it
-looks at first, as submissions that look for their harness do (gpu-mode).
+A kernel may be right only where it finds that it is tested. It can look for signs of a test in endless places. This
+hides the first ones, where submissions to gpu-mode have looked for their harness.
 """
 
 import contextvars
@@ -15,25 +15,28 @@ from typing import Any
 
 import torch
 
-JUDGES = ("verify_norm", "pytest", "_pytest", "hypothesis", "pluggy")  # packages of a test
-KERNELS = "verify_norm.kernels"  # which are in use too
-VARIABLES = ("PYTEST_", "VERIFY_NORM_", "HYPOTHESIS_")  # how their names in the environment begin
-USUAL = ["python"]  # sys.argv
+from verify_norm.running.state_access import set_inference_mode
 
+JUDGES = ("verify_norm", "pytest", "_pytest", "hypothesis", "pluggy")  # packages that run a test
+KERNELS = "verify_norm.kernels"  # a package of ours that stays: users import it too
+VARIABLES = ("PYTEST_", "VERIFY_NORM_", "HYPOTHESIS_")  # the beginnings of their variables in the environment
+USUAL_ARGV = ["python"]
 
 Function = Callable[..., Any]
 
 
 def alone(function: Function, timed: Callable[[Function], Function] = lambda function: function) -> Function:
-    """Return the function as it is called in use: in a thread, whose stack begins with it, and beside no judge.
+    """Return the function as it is called in use: in a thread, whose stack begins with it, with the judge hidden.
 
-    What `timed` makes of a function, such as a clock, does not see what that takes.
+    `timed` wraps the call of the function alone, for example in a clock: hiding takes no time of the kernel's.
     """
     run = timed(lambda call: _thread().submit(contextvars.copy_context().run, call).result())
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        _thread().submit(_as_here, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), _gpu()).result()
+        _thread().submit(
+            _set_torch_state, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), _current_gpu()
+        ).result()
         with hidden():
             return run(functools.partial(function, *args, **kwargs))
 
@@ -43,14 +46,14 @@ def alone(function: Function, timed: Callable[[Function], Function] = lambda fun
 @contextmanager
 def hidden() -> Iterator[None]:
     """Hide the judge's modules, arguments and variables in this block; what is imported in it stays."""
-    modules = {name: module for name, module in list(sys.modules.items()) if _judges(name)}
+    modules = {name: module for name, module in list(sys.modules.items()) if _of_judge(name)}
     variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
     arguments = sys.argv[:]
     for name in modules:
         del sys.modules[name]
     for name in variables:
         del os.environ[name]
-    sys.argv[:] = USUAL
+    sys.argv[:] = USUAL_ARGV
     try:
         yield
     finally:
@@ -59,8 +62,9 @@ def hidden() -> Iterator[None]:
         sys.modules.update(modules)
 
 
-@functools.cache  # of some thousand modules, before each call
-def _judges(name: str) -> bool:
+@functools.cache  # for some thousand modules before each call
+def _of_judge(name: str) -> bool:
+    """Return whether a module belongs to the judge."""
     return name.partition(".")[0] in JUDGES and not name.startswith(KERNELS)
 
 
@@ -72,17 +76,14 @@ def _thread() -> ThreadPoolExecutor:
     return pool
 
 
-def _gpu() -> int | None:
+def _current_gpu() -> int | None:
     return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 
-def _as_here(inference: bool, grad: bool, gpu: int | None) -> None:
-    """Set the state of torch that each thread has for itself; no block ends it."""
+def _set_torch_state(inference: bool, grad: bool, gpu: int | None) -> None:
+    """Set the state of torch that each thread has for itself, until the next call of this function."""
     if torch.is_inference_mode_enabled() != inference:
-        _kept.append(torch._C._InferenceMode(inference))
+        set_inference_mode(inference)
     torch.set_grad_enabled(grad)
     if gpu is not None:
         torch.cuda.set_device(gpu)
-
-
-_kept: list[Any] = []  # an end of these would end the mode

@@ -21,15 +21,16 @@ from verify_norm.running.fork_server import Child, EndedError, context
 from verify_norm.running.patience import Known, LostError, Patience, Time
 
 LOADING = 300.0  # seconds that the import of the kernel may take
-SLICE = 1.0  # seconds after which a call that compiles is asked again whether it still does
-# What CUDA says for seconds after a process whose kernel hung was killed, or while other processes hold its memory.
-BUSY, CLEARING = ("busy or unavailable", "out of memory"), 60.0
+SLICE = 1.0  # seconds: so often a call beyond its limit is asked whether it still compiles
+# CUDA's errors for some seconds after a process whose kernel hung was killed, or while others hold the GPU's memory.
+BUSY = ("busy or unavailable", "out of memory")
+CLEARING = 60.0  # seconds that they may last
 NO_TARGET = "the kernel is not an attribute of a module that can be imported"
 T = TypeVar("T")
 
 
 class StoppedError(BaseException):
-    """Another thread has stopped the process that this one waits for. Not an Exception: it is no result of a call."""
+    """Another thread has stopped the process that this one waits for. Not an Exception: no kernel has raised it."""
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class InProcess:
 class Isolated:
     """Runs the kernel in a child process, and replaces a child that the kernel has ended or broken.
 
-    So many processes have been `started`, which took `starting` seconds. Several of these that are of one kernel share
+    `started` counts its processes, `starting` the seconds that their starts took. Several objects of one kernel share
     what is `known` of the times of its calls.
     """
 
@@ -86,7 +87,7 @@ class Isolated:
         self._stopped = False
 
     def another(self) -> "Isolated":
-        """Return the same for one more child."""
+        """Return an object for one more child of the same kernel, which shares the times of its calls."""
         return Isolated(self.kernel, self.device, self._preload, self._patience.known)
 
     def call(self, function: Callable[..., T], time: Time, *args: Any) -> T:
@@ -113,29 +114,31 @@ class Isolated:
         return returned
 
     def _further(self, limit: float, longest: float, began: float) -> float:
-        """Return how many seconds more a call may take than its limit, because it compiles, or has compiled."""
+        """Return the seconds that a call beyond its limit may still take, because it compiles or has compiled."""
         assert self._child is not None
-        took = now() - began
+        elapsed = now() - began
         self._stack = stacks.ask(self._child.pid, self._stacks.name, child.serve.__name__)
-        compiles = took + SLICE if self._stack.compiles else 0.0
-        return min(max(limit + child.compiled(self._page), compiles), longest) - took
+        allowed = limit + child.compiled(self._page)
+        if self._stack.compiles:
+            allowed = max(allowed, elapsed + SLICE)
+        return min(allowed, longest) - elapsed
 
     def prepare(self) -> None:
-        """Wait until the server of the processes has imported torch; in the main thread Ctrl-C may end that."""
-        first = self._context.Process(target=int)
-        first.start()
-        first.join()
+        """Wait until the server of the processes has imported torch; in the main thread Ctrl-C may end the wait."""
+        process = self._context.Process(target=int)
+        process.start()
+        process.join()
 
     def _ask(self, seconds: float, function: Callable[..., Any], *args: Any, **more: Callable[[], float]) -> Any:
-        """Return `function(*args)` of the child; raises what ends it, and StoppedError."""
+        """Return `function(*args)` of the child; raises what it raises, EndedError, TimeoutError and StoppedError."""
         assert self._child is not None
         try:
-            if not self._stopped:  # before there was this child to kill
+            if not self._stopped:  # `stop` may have come before there was a child to kill
                 return self._child.ask(seconds, function, *args, **more)
         except EndedError:
             if not self._stopped:
                 raise
-        except KeyboardInterrupt:  # an answer that comes later is none to the next request
+        except KeyboardInterrupt:  # a late answer would be taken for that of the next request
             self.fresh()
             raise
         raise StoppedError
@@ -162,7 +165,10 @@ class Isolated:
         raise UsageError(f"{self.kernel.name} cannot be loaded in a process of its own: {why}")
 
     def _loaded(self, until: float) -> bool:
-        """Return whether a new child has loaded the kernel; if not, the device was busy, as it may be `until` then."""
+        """Start a child, and return whether it has loaded the kernel; False if the device is busy before `until`.
+
+        Raises UsageError if the device is busy for longer, or the kernel cannot be loaded.
+        """
         self._child = Child(self._context)
         try:
             self._ask(LOADING, child.load, self.device, *self._sent, self._file.name, self._stacks.name)

@@ -15,26 +15,26 @@ RMS_NORM = ["aten.pow.Tensor_Scalar", "aten.mean.dim", "aten.add_.Scalar", "aten
 class Operators:
     """Collects the norm operators of torch among those that a TorchDispatchMode sees, which are below autograd.
 
-    So it has also those that a gradient takes, in whatever thread autograd runs it. Out of sight are threads and
+    The operators of gradients are among them, in whatever thread autograd runs them. It does not see threads and
     processes of the kernel, code by torch.compile, replays of a CUDA graph, and what an operator calls that is not
-    torch's own. Four operators in a row that make up aten::rms_norm count as it where one Python instruction runs all
-    of them: only code in C++ or TorchScript with the same four is mistaken for it.
+    torch's own. The four operators in a row that make up aten::rms_norm count as rms_norm where one Python instruction
+    runs all of them. Only code in C++ or TorchScript that runs the same four is mistaken for it.
     """
 
     def __init__(self) -> None:
         self._names: set[str] = set()
-        self._places: list[object] = []  # of the steps of rms_norm so far
+        self._places: list[object] = []  # where in Python each step of an rms_norm ran, as far as it has come
 
     def enter(self, operator: Any) -> None:
         """Enter an operator that has run."""
-        name = _told(operator)
+        name = _norm_or_step(operator)
         if name in RMS_NORM:
             self._step(RMS_NORM.index(name))
         elif name:
             self._names.add(name)
 
     def _step(self, number: int) -> None:
-        """Enter a step of rms_norm; the place in Python is looked up only where it follows the step before."""
+        """Enter a step of rms_norm; its place in Python is looked up only if the step before it ran last."""
         if number and number != len(self._places):
             self._places = []
             return
@@ -45,13 +45,15 @@ class Operators:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of those that ran, in order of the alphabet."""
+        """The names of the norm operators that ran, sorted."""
         return tuple(sorted(self._names))
 
 
 @cache
-def _told(operator: Any) -> str:
-    """Return an operator's name, such as aten::native_layer_norm; that of a step of rms_norm; "" of any other."""
+def _norm_or_step(operator: Any) -> str:
+    """Return the name of a norm operator, such as aten::native_layer_norm, or of a step of rms_norm; "" for others."""
     name = str(operator)
     norm = NORM.match(name)
-    return f"aten::{norm[1]}" if norm else name * (name in RMS_NORM)
+    if norm:
+        return f"aten::{norm[1]}"
+    return name if name in RMS_NORM else ""

@@ -1,4 +1,4 @@
-"""Tells which tensors share memory, and which have elements that do."""
+"""Finds tensors that share memory, and tensors with elements that share memory."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,31 +14,34 @@ COUNTED = 2**20  # elements whose addresses are compared
 
 def overlaps(outputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield every output that shares bytes with an argument or an earlier output, as (output, the other)."""
-    seen = [(name, value, _reach(value)) for name, value in arguments.items() if isinstance(value, torch.Tensor)]
+    earlier = [(name, value, _reach(value)) for name, value in arguments.items() if isinstance(value, torch.Tensor)]
     for name, output in outputs.items():
-        if isinstance(output, torch.Tensor):
-            own = _reach(output)
-            near = ((other, tensor) for other, tensor, its in seen if own.start < its.stop and its.start < own.stop)
-            yield from ((name, other) for other, tensor in near if _overlap(output, tensor))
-            seen.append((name, output, own))
+        if not isinstance(output, torch.Tensor):
+            continue
+        reach = _reach(output)
+        for other, tensor, its_reach in earlier:
+            near = reach.start < its_reach.stop and its_reach.start < reach.stop
+            if near and _overlap(output, tensor):
+                yield name, other
+        earlier.append((name, output, reach))
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Return whether two elements of a tensor share memory; False where that takes long to tell.
+    """Return whether two elements of a tensor share memory; False where the answer would take long.
 
     >>> overlaps_itself(torch.zeros(3).expand(2, 3)), overlaps_itself(torch.zeros(4).as_strided((3, 2), (1, 1)))
     (True, True)
     >>> overlaps_itself(torch.zeros(3, 2).t()), overlaps_itself(torch.zeros(9).as_strided((2, 3), (3, 2)))
     (False, False)
     """
-    known = torch._debug_has_internal_overlap(tensor)  # 0: no, 1: yes, 2: too hard
-    if known != TOO_HARD or tensor.numel() > COUNTED:
-        return bool(known == 1)
+    answer = torch._debug_has_internal_overlap(tensor)  # 0: no, 1: yes, 2: too hard
+    if answer != TOO_HARD or tensor.numel() > COUNTED:
+        return bool(answer == 1)
     return int(np.unique(offsets(tensor)).size) < tensor.numel()
 
 
 def offsets(tensor: torch.Tensor) -> Any:
-    """Return how many elements each element is behind the first one, in memory."""
+    """Return each element's distance from the first one in memory, in elements, in the tensor's shape."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     return sum(np.ix_(*(np.arange(n) * stride for n, stride in steps)))
 

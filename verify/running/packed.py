@@ -1,7 +1,7 @@
-"""Outputs of few bits as their values: two numbers of 4 bits in a byte, and exponents of E8M0 in bytes.
+"""Unpacks outputs of few bits: two numbers of 4 bits (E2M1) in a byte, and exponents (E8M0) in a byte each.
 
-Kernels return these as torch's types, or as bytes (uint8). Row after row, two neighbours share a byte; where a row has
-an odd length, half of its last byte holds nothing. `Contract.packing` says which half comes first.
+Kernels return these as torch's types, or as bytes (uint8). Two neighbours of a row share a byte; in a row of odd
+length, half of the last byte is unused. `Contract.packing` says which half comes first.
 """
 
 import math
@@ -13,7 +13,7 @@ from verify_norm.core.contract import Contract
 from verify_norm.core.op import Op
 from verify_norm.core.spec import CaseSpec
 
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of the three bits below the sign
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # by the three bits below the sign
 E8M0 = (*(2.0**k for k in range(-127, 128)), math.nan)
 PAIRS = ("uint8", "float4_e2m1fn_x2")
 
@@ -26,21 +26,23 @@ def unpacked(raw: torch.Tensor, n: int, packing: str = "low") -> torch.Tensor:
     """
     halves = (raw & 15, raw >> 4)
     codes = torch.stack(halves if packing == "low" else halves[::-1], -1).flatten(1)[:, :n]
-    sizes = torch.tensor(E2M1, device=raw.device)[(codes & 7).long()]
-    return torch.where(codes > 7, -sizes, sizes)
+    magnitudes = torch.tensor(E2M1, device=raw.device)[(codes & 7).long()]
+    return torch.where(codes > 7, -magnitudes, magnitudes)
 
 
 def values(name: str, value: torch.Tensor, spec: CaseSpec, op: Op, contract: Contract) -> tuple[str, torch.Tensor]:
-    """Return the type of an output and its values, those of few bits in a type that holds them."""
-    own = str(value.dtype).removeprefix("torch.")
-    kind = next((tensor.dtype for tensor in op.outputs if tensor.name == name), "")
-    if kind == "float8_e8m0fnu" and own == "uint8":
-        return kind, torch.tensor(E8M0, dtype=torch.float64, device=value.device)[value.long()]
-    if own not in PAIRS or (kind != "float4_e2m1fn" and own == "uint8"):
-        return own, value
+    """Return the name of an output's number format, and its values as a tensor, unpacked where they are packed."""
+    dtype = str(value.dtype).removeprefix("torch.")
+    declared = next((tensor.dtype for tensor in op.outputs if tensor.name == name), "")
+    if declared == "float8_e8m0fnu" and dtype == "uint8":
+        return declared, torch.tensor(E8M0, dtype=torch.float64, device=value.device)[value.long()]
+    if dtype not in PAIRS or (declared != "float4_e2m1fn" and dtype == "uint8"):
+        return dtype, value
     n, M = geometry.row_length(spec, op), geometry.rows(spec, op)
     raw = value.contiguous().view(torch.uint8)
-    ends = [-(-size // 2) for size in (n, spec.shape[-1])]  # of rows, or of the last of several dimensions of one
-    if kind != "float4_e2m1fn" or raw.numel() != M * ends[0] or not raw.ndim or raw.shape[-1] not in ends:
-        return own, raw  # nothing that could be unpacked
-    return kind, unpacked(raw.reshape(M, -(-n // 2)), n, contract.packing).reshape(spec.shape)
+    # bytes of a row, and of the last dimension, if a row has several
+    row_bytes, last_bytes = -(-n // 2), -(-spec.shape[-1] // 2)
+    fits = raw.ndim > 0 and raw.numel() == M * row_bytes and raw.shape[-1] in (row_bytes, last_bytes)
+    if declared != "float4_e2m1fn" or not fits:
+        return dtype, raw
+    return declared, unpacked(raw.reshape(M, row_bytes), n, contract.packing).reshape(spec.shape)

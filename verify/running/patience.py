@@ -1,9 +1,9 @@
 """How long a call of a kernel may take before it counts as hung, from how long its calls have taken so far.
 
 The first call of a process, and of each type in it, may build: nvcc, torch.utils.cpp_extension and autotuning take
-minutes, and no call before tells how many. So a run starts with the smallest case of each type. Once they have
-returned, a build is known to take about as long, also one for another shape, and what takes much longer has hung.
-What a known compiler is still at has not: it has BUILD seconds more.
+minutes, and no earlier call tells how many. So a run starts with the smallest case of each type. Once these have
+returned, later builds, also for other shapes, are expected to take about as long: a call that takes much longer has
+hung. A call in which a known compiler still runs has not hung: it gets BUILD seconds more.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU most new
 USUAL = {"cpu": 2**17, "cuda": 2**22}  # elements of x: a case with more of them has proportionally more time
 BUILD = {"cpu": 120.0, "cuda": 300.0}  # seconds more for a call that may build, before one has shown how long it takes
 LIKE = 3.0  # a build may take this many times as long as the slowest one so far
-AFTER = 10.0  # once the kernel has hung, a call may take this many times as long as the slowest one so far
-QUICK = 0.2  # seconds: for this purpose no call is faster
-PART = 0.2  # … and at least this share of its time limit
+# Once the kernel has hung, a call may take AFTER times as long as the slowest one so far, counted as at least QUICK
+# seconds, and in any case the share PART of its time limit.
+AFTER, QUICK, PART = 10.0, 0.2, 0.2
 MORE = 3.0  # a message proposes a time limit longer by this factor
 
 
@@ -47,8 +47,8 @@ def types(spec: CaseSpec) -> str:
 class LostError(Exception):
     """The process of a kernel ended, or did not return in time (`hung`); the message says how.
 
-    `measured` has in words how long calls took that did return. `late`: the call had less time than it may take, since
-    no more was left, so that it says nothing about the kernel. `compiling`: nor does it where a compiler did not end.
+    `measured` says how long the calls took that did return. Two kinds say nothing about the kernel: `late`, the call
+    had less time than it may take, because no more was left; `compiling`, a compiler was still running.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class LostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """The time of a call: the seconds that one without a build may take, and those that are `left` for any.
+    """The time of a call: the seconds that it may take without a build, and those that are `left` in any case.
 
-    The first call of some `types` in a process may build, up to one whose result says that the kernel `ran`.
+    A call may build as long as none of the same `types` in its process has returned a result for which `ran` is true.
     """
 
     seconds: float
@@ -75,8 +75,8 @@ class Time:
 class Known:
     """What the calls of a kernel have taken, in any process.
 
-    `built` has the seconds of the slowest first call of each type in a process, `slowest` those of the slowest other
-    call.
+    `built` has for each type the seconds of the slowest first call in a process, `slowest` is the time of the slowest
+    other call. `hung` says whether one has hung.
     """
 
     built: dict[str, float] = field(default_factory=dict)
@@ -114,7 +114,9 @@ class Patience:
         build = LIKE * max(known.built.values(), default=0.0)
         if time.types in self.met:
             return max(usual, build)
-        return usual + (build if time.types in known.built else max(build, BUILD[kind(self.device)]))
+        if time.types not in known.built:
+            build = max(build, BUILD[kind(self.device)])
+        return usual + build
 
     def returned(self, time: Time, seconds: float, result: object) -> None:
         """Note that a call returned after so many seconds, if the result says that the kernel ran."""
@@ -136,17 +138,16 @@ class Patience:
         return min(self._allowed(time) + BUILD[kind(self.device)], time.left)
 
     def lost(self, time: Time, stack: Stack = NOWHERE) -> LostError:
-        """Return that the call did not return in its time, how long calls have taken so far, and what gives more.
-
-        `stack` is where it was then.
-        """
+        """Return the error of a call that did not return in its time; `stack` says where it was then."""
         limit, late = self.limit(time), time.left < self._allowed(time)
         if stack.compiles:
             message = f"it was still compiling after {self.longest(time):.3g} s"
             return LostError(message, hung=True, late=late, compiling=True)
         took = max((self.known.slowest, *self.known.built.values()))
         so_far = f"the slowest case so far took {took:.2g} s" if took else "no case has returned so far"
-        first = "" if time.types in self.met else f", the first of {time.types} in its process, which may build"
+        first = ""
+        if time.types not in self.met:
+            first = f", the first of {time.types} in its process, which may build"
         measured = f"{first}; {so_far}; --timeout {MORE * limit:.0f} allows more"
         message = f"it did not return after {limit:.3g} s{stack.words}"
         return LostError(message, hung=True, measured=measured, late=late)

@@ -1,4 +1,4 @@
-"""Reads what a call has returned: as plain tensors, with what shows that they were not there, or do not stay."""
+"""Reads what a call has returned: as plain tensors, with the signs that they are computed only when they are read."""
 
 import gc
 from collections.abc import Mapping
@@ -13,57 +13,63 @@ from verify_norm.core.op import Op
 from verify_norm.loading.returned import by_name, disguise, readable
 
 Evasions = tuple[tuple[str | None, str], ...]  # as in Run
-CONTAINERS = (torch.Tensor, torch.nn.Parameter, tuple, list, dict)  # to unpack them runs no code of the kernel
-HELD = 2**26  # bytes of an output: of larger ones no copy is kept
-REACHED = 1000  # objects that a container may consist of
+CONTAINERS = (torch.Tensor, torch.nn.Parameter, tuple, list, dict)  # unpacking them runs no code of the kernel
+COPIED = 2**26  # bytes: of larger outputs no copy is made
+REACHED = 1000  # objects of a container that are looked at
 
 
 def read(returned: Any, op: Op) -> tuple[dict[str, Any] | str, Evasions]:
-    """Return the outputs as plain tensors, or what is wrong with them, and what they do when they are read."""
-    held = None if type(returned) in CONTAINERS else _held(returned)
-    found = by_name(returned, op)
+    """Return the outputs as plain tensors, or in words what is wrong with them, and the call's evasions."""
+    before = None if type(returned) in CONTAINERS else _storages(returned)
+    outputs = by_name(returned, op)
     evasions: list[tuple[str | None, str]] = []
-    if isinstance(found, str):
-        return found, ()
-    if held is not None and (late := [name for name, value in found.items() if not _was_there(value, held)]):
-        words = f"only when what it returned, a {type(returned).__name__}, is unpacked"
-        evasions.append((None, f"it makes {' and '.join(late)} {words}"))
-    evasions += ((name, f"{name} {words}") for name, value in found.items() if (words := disguise(value)))
-    return readable(found), tuple(evasions)
+    if isinstance(outputs, str):
+        return outputs, ()
+    if before is not None:
+        late = [name for name, value in outputs.items() if not _was_there(value, before)]
+        if late:
+            kind = type(returned).__name__
+            words = f"it makes {' and '.join(late)} only when what it returned, a {kind}, is unpacked"
+            evasions.append((None, words))
+    for name, value in outputs.items():
+        words = disguise(value)
+        if words:
+            evasions.append((name, f"{name} {words}"))
+    return readable(outputs), tuple(evasions)
 
 
-def _held(returned: Any) -> dict[int, torch.Tensor]:
-    """Return the bytes of the tensors that a container holds, at any depth, by the address of their storage."""
-    found, seen, left = dict[int, torch.Tensor](), set[int](), [returned]
-    while left and len(seen) < REACHED:
-        one = left.pop(0)
-        if id(one) in seen or isinstance(one, (type, ModuleType, FunctionType)):
+def _storages(returned: Any) -> dict[int, torch.Tensor]:
+    """Return a copy of the bytes of each storage that a container refers to, at any depth, by its address."""
+    copies, seen, waiting = dict[int, torch.Tensor](), set[int](), [returned]
+    while waiting and len(seen) < REACHED:
+        item = waiting.pop(0)
+        if id(item) in seen or isinstance(item, (type, ModuleType, FunctionType)):
             continue
-        seen.add(id(one))
-        if isinstance(one, torch.Tensor):
-            if one.layout is torch.strided and 0 < one.untyped_storage().nbytes() <= HELD:
-                found[one.untyped_storage().data_ptr()] = contents.bytes_of(one, whole=True).clone()
+        seen.add(id(item))
+        if isinstance(item, torch.Tensor):
+            if item.layout is torch.strided and 0 < item.untyped_storage().nbytes() <= COPIED:
+                copies[item.untyped_storage().data_ptr()] = contents.bytes_of(item, whole=True).clone()
         else:
-            left += gc.get_referents(one)
-    return found
+            waiting += gc.get_referents(item)
+    return copies
 
 
-def _was_there(value: Any, held: Mapping[int, torch.Tensor]) -> bool:
-    """Return whether a value was in these bytes before; so is what is no tensor, or without bytes, or very large."""
+def _was_there(value: Any, before: Mapping[int, torch.Tensor]) -> bool:
+    """Return whether a storage held an output's bytes before; True if it has no bytes, or too many to be copied."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.numel():
         return True
     storage = value.untyped_storage()
-    before = held.get(storage.data_ptr())
-    if before is None:
-        return storage.nbytes() > HELD
-    return torch.equal(contents.bytes_of(value, whole=True), before)
+    copy = before.get(storage.data_ptr())
+    if copy is None:
+        return storage.nbytes() > COPIED
+    return torch.equal(contents.bytes_of(value, whole=True), copy)
 
 
-def content(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the bytes of the outputs as they are now, of which work that ends later changes some."""
-    some = {
+def output_bytes(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return a copy of the bytes of each output: work that ends after the call changes the output, not the copy."""
+    tensors = {
         name: contents.bytes_of(value, whole=False)
         for name, value in outputs.items()
-        if value is not None and not value.is_meta and value.nbytes <= HELD
+        if value is not None and not value.is_meta and value.nbytes <= COPIED
     }
-    return dict(zip(some, copied(list(some.values())), strict=True))
+    return dict(zip(tensors, copied(list(tensors.values())), strict=True))

@@ -47,10 +47,10 @@ FAILS = re.compile(  # words of torch and CUDA for what goes wrong inside a kern
 def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
     """Return the kinds of limits that an exception of a kernel speaks of; none if it does not refuse the case.
 
-    A limit is stated: the exception is of a type that people raise on purpose, and its words are those of a refusal, or
-    a bare `assert` about an argument. NotImplementedError refuses by its type. `x, y = t.shape` and an attribute of
-    None count too, since Python says there what was expected. On a GPU an error that speaks of CUDA is a failure, as is
-    torch's complaint about two sizes.
+    An exception states a limit if it is of a type that people raise on purpose, and its words are those of a refusal,
+    or a bare `assert` about an argument. NotImplementedError refuses by its type. The errors of `x, y = t.shape` and of
+    an attribute of None count too, since Python says there what was expected. On a GPU an error about CUDA is a
+    failure; torch's error about two sizes that do not match is one everywhere.
 
     >>> limits(ValueError("rms_norm supports only 2-D inputs"), on_cpu=True)
     ('rank',)
@@ -59,23 +59,29 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
     >>> limits(RuntimeError("CUDA error: misaligned address"), on_cpu=False), limits(IndexError("x"), on_cpu=True)
     ((), ())
     """
-    said = one_line(error)
-    about_device = NEEDS_GPU.search(said) is not None
-    if FAILS.search(said) or (about_device and not on_cpu):
+    message = one_line(error)
+    about_device = NEEDS_GPU.search(message) is not None
+    if FAILS.search(message) or (about_device and not on_cpu):
         return ()
-    if unworded := tuple(kind for kind, words in UNWORDED.items() if words in said):
+    unworded = tuple(kind for kind, words in UNWORDED.items() if words in message)
+    if unworded:
         return unworded
-    inner = quoted_cause(error)
-    deliberate = inner[0] in {kind.__name__ for kind in DELIBERATE} if inner else isinstance(error, DELIBERATE)
-    by_type = inner[0] == NotImplementedError.__name__ if inner else isinstance(error, NotImplementedError)
-    refuses = by_type or (deliberate and (ASSERTED if BARE in said else REFUSES).search(said))
-    return (*(kind for kind in spoken_of(said) if refuses or kind == "device"), *[ANY] * by_type)
+    cause = quoted_cause(error)
+    if cause:
+        deliberate = cause[0] in {kind.__name__ for kind in DELIBERATE}
+        by_type = cause[0] == NotImplementedError.__name__
+    else:
+        deliberate, by_type = isinstance(error, DELIBERATE), isinstance(error, NotImplementedError)
+    wording = ASSERTED if BARE in message else REFUSES
+    refuses = by_type or (deliberate and wording.search(message))
+    kinds = [kind for kind in spoken_of(message) if refuses or kind == "device"]
+    return (*kinds, ANY) if by_type else tuple(kinds)
 
 
-def spoken_of(said: str) -> list[str]:
+def spoken_of(text: str) -> list[str]:
     """Return the kinds of limits whose words are in a text.
 
     >>> spoken_of("Dimension out of range (expected to be in range of [-1, 0], but got -2)")
     ['rank']
     """
-    return [kind for kind, words in KINDS.items() if re.search(words, said, re.IGNORECASE)]
+    return [kind for kind, words in KINDS.items() if re.search(words, text, re.IGNORECASE)]

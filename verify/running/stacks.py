@@ -1,4 +1,4 @@
-"""Where a process is in its Python code, told by the process while it hangs, also outside of Python."""
+"""Where a process is in its Python code: it writes its stacks when it gets a signal, even while it hangs in C code."""
 
 import faulthandler
 import os
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SIGNAL = signal.SIGUSR1
-WAIT = 1.0  # seconds that an answer may take; in a call of the driver that nothing interrupts there is none
+WAIT = 1.0  # seconds that an answer may take; a call of the GPU's driver that no signal interrupts gives none
 FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
-# Libraries that compile are on the stack in a launch, too; these files of them only while something is compiled.
+# Files that are on the stack only while something is compiled. Other files of these libraries are there in a launch.
 COMPILERS = re.compile(
     r"/(triton/(compiler|backends/\w+)/compiler|torch/(_dynamo/convert_frame|_inductor/compile_fx|utils/cpp_extension)"
     r"|cutlass/base_dsl/compiler|cuda/core/.*_program|cupy/cuda/compiler|numba/core/compiler|tilelang/engine/lower)\.py$"
@@ -35,13 +35,11 @@ class Stack:
 
     @property
     def words(self) -> str:
-        """Where it is in code that is the kernel's, not of a library below it nor ours; "" if nowhere."""
-        own = (
-            f" (in {function}, {Path(file).name}:{line})"
-            for file, line, function in self.frames
-            if not OTHERS.search(file)
-        )
-        return next(own, "")
+        """The innermost frame in code of the kernel, not of a library or of ours, in words; "" if there is none."""
+        for file, line, function in self.frames:
+            if not OTHERS.search(file):
+                return f" (in {function}, {Path(file).name}:{line})"
+        return ""
 
 
 NOWHERE = Stack()

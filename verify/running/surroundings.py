@@ -34,15 +34,15 @@ class Surroundings:
         self._kinds = {name: type(tensor) for name, tensor in self._tensors.items()}
         self._facts = {name: _facts(tensor) for name, tensor in self._tensors.items()}
         on_gpu = any(tensor.is_cuda for tensor in self._tensors.values())
-        self._known = state.STATE | state.CUDA if on_gpu else state.STATE
-        self._state = {name: read() for name, (read, _) in self._known.items()}
+        self._parts = state.STATE | state.CUDA if on_gpu else state.STATE
+        self._state = {name: read() for name, (read, _) in self._parts.items()}
 
     def changes(self) -> tuple[str, ...]:
         """Put the state of the process back, and return in words what had changed."""
         return (*self._of_process(), *self._of_arguments())
 
     def _of_process(self) -> Iterator[str]:
-        for name, (read, restore) in self._known.items():
+        for name, (read, restore) in self._parts.items():
             before, now = self._state[name], read()
             if now != before:
                 restore(before)
@@ -50,27 +50,28 @@ class Surroundings:
 
     def _of_arguments(self) -> Iterator[str]:
         for name, tensor in self._tensors.items():
-            if type(tensor) is not (kind := self._kinds[name]):  # before anything is read by its new methods
-                other, tensor.__class__ = type(tensor), kind
-                yield f"{name}.__class__ changes from {kind.__name__} to {other.__name__}"
-            for hidden in overridden(tensor):
-                delattr(tensor, hidden)
-                yield f"{name} gets {hidden} of its own, in place of torch.Tensor's"
-            now = _facts(tensor)
-            differing = [fact for fact, before in self._facts[name].items() if before != now[fact]]
-            if differing == ["_version"]:
+            before, now = self._kinds[name], type(tensor)
+            if now is not before:  # restored before anything is read by its new methods
+                tensor.__class__ = before
+                yield f"{name}.__class__ changes from {before.__name__} to {now.__name__}"
+            for attribute in overridden(tensor):
+                delattr(tensor, attribute)
+                yield f"{name} gets {attribute} of its own, in place of torch.Tensor's"
+            facts = _facts(tensor)
+            changes = {fact: (old, facts[fact]) for fact, old in self._facts[name].items() if old != facts[fact]}
+            if changes.keys() == {"_version"}:
                 if name not in self._writable:
-                    versions = f"changes from {self._facts[name]['_version']} to {now['_version']}"
-                    yield f"{written_to(name)}: torch's count of its versions {versions}"
+                    old, new = changes["_version"]
+                    yield f"{written_to(name)}: torch's count of its versions changes from {old} to {new}"
                 continue
-            for fact in differing:
-                if fact != "_version":  # what changes all else counts as a version too
-                    yield f"{name}.{fact} changes from {self._facts[name][fact]} to {now[fact]}"
+            changes.pop("_version", None)  # it counts the other changes too
+            for fact, (old, new) in changes.items():
+                yield f"{name}.{fact} changes from {old} to {new}"
 
 
 @contextmanager
 def left(words: list[str], arguments: Mapping[str, Any], writable: Collection[str] = ()) -> Iterator[None]:
-    """Put back what a call in this block changes, and add to a list in words what that was."""
+    """Put back what a call in this block changes, and add to `words` what that was."""
     before = Surroundings(arguments, writable)
     try:
         yield
@@ -79,21 +80,21 @@ def left(words: list[str], arguments: Mapping[str, Any], writable: Collection[st
 
 
 @contextmanager
-def able_to_judge(*, gpu: bool) -> Iterator[None]:
-    """Put back what a call in this block changes, as far as this tool's own next calls depend on it."""
-    known = state.OF_JUDGE | state.CUDA if gpu else state.OF_JUDGE
-    before = [read() for read, _ in known.values()]
+def restoring_judge(*, gpu: bool) -> Iterator[None]:
+    """Put back the part of the state that this tool's own next calls depend on, if a call in this block changes it."""
+    parts = state.OF_JUDGE | state.CUDA if gpu else state.OF_JUDGE
+    before = [read() for read, _ in parts.values()]
     try:
         yield
     finally:
-        for (read, restore), was in zip(known.values(), before, strict=True):
-            if read() != was:
-                restore(was)
+        for (read, restore), value in zip(parts.values(), before, strict=True):
+            if read() != value:
+                restore(value)
 
 
 @contextmanager
 def holding(name: str, value: Any) -> Iterator[None]:
-    """Give a state of the process, such as "torch.get_num_threads()", this value until the end of the block."""
+    """Give one part of the process's state, such as "torch.get_num_threads()", this value until the block ends."""
     read, restore = state.STATE[name]
     before = read()
     restore(value)
@@ -103,7 +104,7 @@ def holding(name: str, value: Any) -> Iterator[None]:
         restore(before)
 
 
-# Let a thread that waits for Python's lock have it after this number of seconds.
+# Takes the seconds after which a thread that waits for Python's lock gets it.
 switching = partial(holding, "sys.getswitchinterval()")
 
 

@@ -12,7 +12,7 @@ from verify_norm.core.user_operators import operator
 from verify_norm.loading.builtin import BUILTIN
 from verify_norm.running.untrusted import loading as module
 from verify_norm.running.untrusted.loading import LARGE, load_untrusted
-from verify_norm.running.untrusted.runner import Stand
+from verify_norm.running.untrusted.runner import RemoteFunction
 from verify_norm.running.untrusted.wire import Described
 
 FORWARD = Described("rmsnorm_fwd", ("x", "weight", "eps"))
@@ -69,8 +69,11 @@ def test_both_directions_have_stands_for_their_functions():
     kernels = Judge(FORWARD, BACKWARD)("norms.py:Norm", "rmsnorm")
     asked = {"target": "norms.py:Norm", "op": "rmsnorm", "bind": "", "contract": ""}
     runs = [(kernel.name, kernel.op, kernel.run, kernel.forward_run, kernel.autograd) for kernel in kernels]
-    forward = Stand(0, "rmsnorm_fwd", FORWARD.takes, asked)
-    backward = Stand(2, "rmsnorm_bwd", BACKWARD.takes, asked), Stand(3, "rmsnorm_fwd", FORWARD.takes, asked)
+    forward = RemoteFunction(0, "rmsnorm_fwd", FORWARD.takes, asked)
+    backward = (
+        RemoteFunction(2, "rmsnorm_bwd", BACKWARD.takes, asked),
+        RemoteFunction(3, "rmsnorm_fwd", FORWARD.takes, asked),
+    )
     assert runs == [
         ("norms.py:Norm", "rmsnorm_fwd", forward, None, False),
         ("norms.py:Norm", "rmsnorm_bwd", *backward, True),

@@ -14,7 +14,7 @@ from verify_norm.running.execute import POISON
 from verify_norm.running.patience import Time
 from verify_norm.running.untrusted import runner as module
 from verify_norm.running.untrusted import wire
-from verify_norm.running.untrusted.runner import Stand, Untrusted
+from verify_norm.running.untrusted.runner import RemoteFunction, Untrusted
 
 
 @pytest.fixture
@@ -161,7 +161,10 @@ def test_modules_that_ran_in_evaluation_are_counted(ran, judge):
 
 def test_functions_are_called_by_the_names_that_they_take(judge):
     _, worker = judge
-    stand, forward = Stand(2, "rmsnorm_bwd", ("dy", "x"), {}), Stand(3, "rmsnorm_fwd", ("x", "eps"), {})
+    stand, forward = (
+        RemoteFunction(2, "rmsnorm_bwd", ("dy", "x"), {}),
+        RemoteFunction(3, "rmsnorm_fwd", ("x", "eps"), {}),
+    )
     made = Untrusted(Kernel("k", "rmsnorm_bwd", run=stand, forward_run=forward), "cpu")
     made._worker = worker
     signatures = [inspect.signature(function) for function in (made.kernel.run, made.kernel.forward_run)]

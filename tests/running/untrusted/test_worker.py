@@ -188,7 +188,7 @@ def test_what_is_said_without_end_is_cut_off():
     many = [Damage("y", "after", 4, 0, "y")] * 61
     texts = (long, "x" * 500, *"a" * 60)
     said = Called({}, long, True, texts, tuple(many), (("y", "x"),) * 61, texts, texts, texts)
-    told = worker._told(said)
+    told = worker._call_notes(said)
     cut = (shown, "x" * 500, *"a" * 58)
     assert told == {
         "problem": shown,
@@ -197,6 +197,6 @@ def test_what_is_said_without_end_is_cut_off():
         "damage": (("y", "after", 4, 0, "y"),) * 60,
         **dict.fromkeys(("limits", "effects", "operators", "differs_on_gpu"), cut),
     }
-    told = worker._told(Called(damage=(Damage(long, "in", 1, 2),)))
+    told = worker._call_notes(Called(damage=(Damage(long, "in", 1, 2),)))
     assert (told["problem"], told["refused"], told["damage"]) == (None, False, ((shown, "in", 1, 2, None),))
     assert wire.packed(1, {}, told), "it fits"

@@ -104,11 +104,12 @@ def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
         count = int((ratio > 1).sum())
         if count:
             index = judge.worst(ratio)
-            mark = f"ctx.mark_non_differentiable({', '.join(moments)}) says so"
-            unmarked = f"; {' and '.join(moments)} not differentiated: {mark}"
             words = f"{element(name, index)} is {output.got[index]:.9g}, expected {want.value[index]:.9g}"
-            of = f"asked for the gradients of {' and '.join(names)} alone{unmarked * bool(moments)}"
-            yield Difference(name, f"{words}, {of}", index, count)
+            words += f", asked for the gradients of {' and '.join(names)} alone"
+            if moments:
+                mark = f"ctx.mark_non_differentiable({', '.join(moments)}) says so"
+                words += f"; {' and '.join(moments)} not differentiated: {mark}"
+            yield Difference(name, words, index, count)
 
 
 def _added(*gradients: Expected) -> Expected:

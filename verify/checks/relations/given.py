@@ -45,23 +45,21 @@ def stricter(run: Run) -> dict[str, tuple[Output, Expected]]:
     user's own operator, which has one bound.
     """
     case = run.case
-    if (
-        not (case.op.lawful and names(case.op) and own_statistics(case))
-        or run.kernel.autograd
-        or not small(run, ELEMENTS)
-    ):
+    has_bound = case.op.lawful and names(case.op) and own_statistics(case) and not run.kernel.autograd
+    if not has_bound or not small(run, ELEMENTS):
         return {}
     deltas = make.errors(case.spec, case.op, run.kernel.contract, case.exact, given=True)
-    bounds, found = dict(zip((tensor.name for tensor in case.op.outputs), deltas, strict=True)), {}
+    bounds = dict(zip((tensor.name for tensor in case.op.outputs), deltas, strict=True))
+    beyond = {}
     for name, (output, expected) in compared(run).items():
         if output.ratio is None or output.ratio.max() > 1:
             continue
         tight = replace(expected, delta=bounds[name])
         ratio = judge.ratio(output.got, tight)
         if ratio.max() > 1:
-            found[name] = replace(output, ratio=ratio), tight
-    used = _using(run) if found else set()
-    return {name: one for name, one in found.items() if name in used}
+            beyond[name] = replace(output, ratio=ratio), tight
+    used = _using(run) if beyond else set()
+    return {name: judged for name, judged in beyond.items() if name in used}
 
 
 def _using(run: Run) -> set[str]:

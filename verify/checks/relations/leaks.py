@@ -79,6 +79,7 @@ def _repeated(call: Callable[[], T], count: int) -> list[T]:
 
 
 def _slow(run: Run) -> bool:
+    """Return whether a call takes so long that it is not repeated."""
     started = time.process_time()
     rerun(run)  # what is made once is made now
     return time.process_time() - started > SLOW
@@ -95,21 +96,22 @@ def _held(calls: list[list[StorageWeakRef]]) -> int:
     count, before = 0, set[int]()
     for storages in calls:
         alive = {storage.cdata for storage in storages if not storage.expired()}
-        count += not alive <= before
+        if not alive <= before:
+            count += 1
         before |= alive
     return count
 
 
 def _storages(run: Run) -> list[StorageWeakRef]:
-    """Return references to all that a call takes and makes, which do not keep it in memory."""
-    made: list[_Recording] = []
+    """Return weak references to the storages of all tensors that a call takes and makes."""
+    recordings: list[_Recording] = []
 
     def recording(case: Case) -> _Recording:
-        made.append(_Recording(case))
-        return made[0]
+        recordings.append(_Recording(case))
+        return recordings[0]
 
     rerun(run, within=recording)
-    return made[0].storages
+    return recordings[0].storages
 
 
 class _Recording(PoisonEmpty):

@@ -85,7 +85,8 @@ def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:
     if any(tensor.extent == "sample" for tensor in op.inputs):
         change = {"modulation": "token" if spec.modulation == "sample" else "sample"}
         other = replace(spec, **change)  # type: ignore[arg-type]
-        yield from [change] * (geometry.sample_shape(other, op) != geometry.sample_shape(spec, op))
+        if geometry.sample_shape(other, op) != geometry.sample_shape(spec, op):
+            yield change
     if any(tensor.extent == "position" for tensor in op.inputs):
         yield {"rotary": "half" if spec.rotary == "full" else "full"}
     if op.view == "rows" and op.chain is None and len(spec.shape) > 2 and all(spec.shape):

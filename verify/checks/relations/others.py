@@ -48,11 +48,16 @@ def one_alone(run: Run, other: Mapping[str, Array | None]) -> Iterator[tuple[Cas
     """
     case, op = run.case, run.case.op
     another = replace(case.spec, eps=1.0 if case.spec.eps < 0.5 else 1e-3)
-    takes = "eps" in op.attrs and run.kernel.fitted(another) == another and run.kernel.refuses(another) is None
+    takes_other_eps = (
+        "eps" in op.attrs and run.kernel.fitted(another) == another and run.kernel.refuses(another) is None
+    )
     pair: tuple[str, ...] = one_tensor(case.spec, op) or ()
     inputs = {t.name: t for t in op.inputs if t.role != "saved"}
     names: list[tuple[str, ...]] = [(name,) for name in inputs if case.exact.get(name) is not None and name not in pair]
-    names += [pair] * bool(pair) + [("eps",)] * takes
+    if pair:
+        names.append(pair)
+    if takes_other_eps:
+        names.append(("eps",))
     for together in further_runs.from_variant(case.spec, names)[:ALONE]:
         if together == ("eps",):
             yield another, {**case.exact, **make.saved(another, op, case.exact)}, "eps alone was another"

@@ -18,24 +18,15 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute, results
 from verify_norm.running.state import OF_IMPORTS
 
-ELEMENTS = {
-    "cpu": 2**12,
-    "cuda": 2**19,
-}  # of x: up to this number a case always runs again; a larger one does where that takes little time
-TIMED = (
-    "memory",
-    "determinism",
-    "batch_invariance",
-    "calls",
-    "effects",
-    "modes",
-    "honesty",
-)  # checks that ask what it takes
-CROWDED = {"cuda": 2**23}  # the interpreter runs one program after another
+# Elements of x: up to this number a case always runs again; a larger one does where that takes little time.
+ELEMENTS = {"cpu": 2**12, "cuda": 2**19}
+# Checks that leave out a further run of a large case that takes long.
+TIMED = ("memory", "determinism", "batch_invariance", "calls", "effects", "modes", "honesty")
+CROWDED = {"cuda": 2**23}  # elements of x, see `crowded`; none on a CPU, where programs run one after another
 
 
 class NearbyError(Exception):
-    """The kernel fails on a case near the run's: why; without words, it does not offer that case."""
+    """The kernel fails on a case near the run's; the message says why. Without a message it does not offer the case."""
 
 
 def cheap(run: Run) -> bool:
@@ -53,9 +44,14 @@ def few(run: Run) -> bool:
 
 def slow(run: Run) -> tuple[str, ...]:
     """Return the checks whose further runs the case names, and which leave them out because they take long."""
-    anyway = further_runs.BATCHED if run.case.spec.batch else ("determinism",) if crowded(run) else ()
-    names = (name for name in TIMED if name in run.case.spec.further and name not in anyway)
-    return () if cheap(run) or run.problem is not None else tuple(names)
+    if cheap(run) or run.problem is not None:
+        return ()
+    anyway: Collection[str] = ()
+    if run.case.spec.batch:
+        anyway = further_runs.BATCHED
+    elif crowded(run):
+        anyway = ("determinism",)
+    return tuple(name for name in TIMED if name in run.case.spec.further and name not in anyway)
 
 
 def small(run: Run, most: int = 2**12) -> bool:
@@ -65,7 +61,7 @@ def small(run: Run, most: int = 2**12) -> bool:
 
 
 def crowded(run: Run) -> bool:
-    """Return whether x has more elements than that, but so few that its truth takes less time than several runs."""
+    """Return whether x has more elements than `few`, but so few that its truth takes less time than several runs."""
     return not few(run) and prod(run.case.spec.shape) <= CROWDED.get(torch.device(run.case.device).type, 0)
 
 
@@ -109,13 +105,13 @@ def rerun(
     outputs judged; otherwise they hold their values alone. `within` makes of a case the context to run it in. Only the
     `whole` run has damage, effects and operators; a kernel that is known for effects makes no other.
     """
-    case = run.case
+    case, contract = run.case, run.kernel.contract
     values, poison = {**case.exact, **(exact or {})}, case.poison if poison is None else poison
-    device, contract = case.device, run.kernel.contract
-    known = case.expected if exact is None and spec is None and contract == case.contract else {}
-    anew = truth and not known  # of the same values the truth is the run's
-    built = make.build(spec or case.spec, case.op, contract, device, values, truth=anew, poison=poison)
-    built = replace(built, expected=known) if truth and known else built
+    same_truth = exact is None and spec is None and contract == case.contract and bool(case.expected)
+    compute_truth = truth and not same_truth
+    built = make.build(spec or case.spec, case.op, contract, case.device, values, truth=compute_truth, poison=poison)
+    if truth and same_truth:
+        built = replace(built, expected=case.expected)
     return once_more(run, whole=whole)(run.kernel, built, within(built) if within else None)
 
 
@@ -156,7 +152,7 @@ def other_shape(run: Run) -> CaseSpec | None:
         if way != "length":
             shape[0] = 2 * shape[0] + 1
         if way != "rows":
-            shape[-1] = 2 * shape[-1] + (not channels)
+            shape[-1] = 2 * shape[-1] + (0 if channels else 1)
         other = replace(spec, shape=tuple(shape), seed=spec.seed ^ 2)  # of the same seed it begins like the run's
         if (geometry.refusal(other, op) or run.kernel.refuses(other)) is None:
             return other
@@ -169,5 +165,5 @@ def nearby(run: Run, exact: Mapping[str, Array | None], spec: CaseSpec | None = 
         raise NearbyError
     other = rerun(run, exact, spec=spec, truth=truth)
     if other.problem is not None:
-        raise NearbyError(*[other.problem] * (not other.limits))
+        raise NearbyError if other.limits else NearbyError(other.problem)
     return other

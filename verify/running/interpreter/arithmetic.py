@@ -113,10 +113,12 @@ def _in_float32(own: Operation, self: Any, *operands: Any) -> Any:
 def _extreme(least: bool, skips_nan: bool, own: Operation, self: Any, lhs: Any, rhs: Any) -> Any:
     """Return the smaller or larger number: −0 is below +0, and NaN loses unless it is to be kept."""
     a, b = lhs.data, rhs.data
-    best = {(True, True): np.fmin, (False, True): np.fmax, (True, False): np.minimum, (False, False): np.maximum}
-    return _handle(
-        np.where(a == b, np.where(np.signbit(a) == least, a, b), best[least, skips_nan](a, b)), lhs.dtype.scalar
-    )
+    if skips_nan:
+        extreme = np.fmin(a, b) if least else np.fmax(a, b)
+    else:
+        extreme = np.minimum(a, b) if least else np.maximum(a, b)
+    of_equals = np.where(np.signbit(a) == least, a, b)  # zeros of two signs are equal
+    return _handle(np.where(a == b, of_equals, extreme), lhs.dtype.scalar)
 
 
 def _clamp(own: Operation, self: Any, value: Any, low: Any, high: Any, propagate_nan: Any) -> Any:
@@ -151,7 +153,7 @@ def _flushing(own: Operation, self: Any, x: Any) -> Any:
 
 
 def _of_booleans(own: Operation, self: Any, lhs: Any, rhs: Any) -> Any:
-    """Compute in one bit, where 1 + 1 = 0."""
+    """Add or subtract booleans in one bit, where 1 + 1 = 0."""
     if lhs.data.dtype == np.bool_ and rhs.data.dtype == np.bool_:
         return _handle(lhs.data != rhs.data, lhs.dtype.scalar)
     return own(self, lhs, rhs)
@@ -214,7 +216,7 @@ def _exact(whole: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _to_integers(values: NDArray[Any], form: np.dtype[Any]) -> NDArray[Any]:
-    """Return numbers without their fractions: the nearest of 16 bits or more, cut to the type; 0 for NaN."""
+    """Return numbers truncated to integers, saturated in 16 bits or more and then cut to the type; 0 for NaN."""
     kind = np.dtype(f"{form.kind}{max(form.itemsize, 2)}")
     least, most = np.iinfo(kind).min, np.iinfo(kind).max
     whole = np.trunc(values.astype(np.float64))

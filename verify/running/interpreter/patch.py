@@ -1,10 +1,10 @@
 """Patches Triton's interpreter to compute as a GPU does, and to reduce in a tree.
 
-`conversions` rounds to bfloat16 and 8 bits, `arithmetic` mends operations, `syntax` the statements of a kernel, and
-`libdevice` adds its functions; here the numbers that a kernel is called with get the types that a compiled kernel's
-have. All of it is held to what a GPU gave, program by program, in benchmarks/results/interpreter.json. Two kernels, in
-`conversions.prove` and `prove`, prove casts and loops at every start. Without the patches half of all bfloat16 results
-would look one ulp wrong, and a loop over int64 bounds would overflow.
+`conversions` rounds to bfloat16 and 8 bits, `arithmetic` patches operations, `syntax` the statements of a kernel, and
+`libdevice` adds its functions. This module gives the numbers that a kernel is called with the types that they have in a
+compiled kernel. Results are compared with those of a GPU, program by program, in benchmarks/results/interpreter.json.
+At every start two kernels test casts and loops (`conversions.prove` and `prove`). Without the patches half of all
+bfloat16 results would look one ulp wrong, and a loop over int64 bounds would overflow.
 
 What differs still: the order of sums, the last bits of functions, and x·y + z, which a GPU contracts into one fma. The
 error bounds allow for these. An operation of `arithmetic.differs_on_gpu` is named in the findings of a kernel that uses
@@ -38,7 +38,8 @@ def enable() -> str:
     Without Triton, or with one that is too old, it stays off. Raises RuntimeError if Triton was imported without its
     interpreter, or if a patched cast or loop is wrong.
     """
-    if reason := packages.without_triton():
+    reason = packages.without_triton()
+    if reason:
         return f"none: {reason}"
     if "triton" not in sys.modules:
         os.environ["TRITON_INTERPRET"] = "1"
@@ -73,7 +74,7 @@ def _patch(interpreter: Any) -> None:
     libdevice.fill(interpreter)
     setattr(interpreter, syntax.NAME, syntax)
     interpreter.FunctionRewriter.ast_transformer = syntax.Transformer()
-    # without an option `debug`, an overflow that is looked for changes nothing
+    # Without its option `debug` Triton ignores overflows: looking for them costs time alone.
     options = dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
     interpreter.interpreter_builder.options = options
     around(interpreter, "_convert_float", conversions.convert)
@@ -194,12 +195,16 @@ def _sum_in_a_tree(own: Any, self: Any, input: Any) -> Any:
     narrow = str(input.dtype.scalar) == "bf16"  # Triton stores it as integers, and would add those
     if (data.dtype.kind != "f" and not narrow) or part.shape[-1].bit_count() != 1:
         return own(self, input)
-    part = part.view(ml_dtypes.bfloat16) if narrow else part
-    while (half := part.shape[-1] // 2) > 0:
+    if narrow:
+        part = part.view(ml_dtypes.bfloat16)
+    while part.shape[-1] > 1:
+        half = part.shape[-1] // 2
         part = part[..., :half] + part[..., half:]
-    part = part.view(np.uint16) if narrow else part
-    kept = part.reshape([1] * data.ndim) if axis is None else np.moveaxis(part, -1, axis)
-    return self.to_tensor(kept if self.keep_dims else part[..., 0], input.dtype)
+    if narrow:
+        part = part.view(np.uint16)
+    if not self.keep_dims:
+        return self.to_tensor(part[..., 0], input.dtype)
+    return self.to_tensor(part.reshape([1] * data.ndim) if axis is None else np.moveaxis(part, -1, axis), input.dtype)
 
 
 def _tree(reduction: Any, inputs: Any) -> list[Any] | None:
@@ -213,12 +218,13 @@ def _tree(reduction: Any, inputs: Any) -> list[Any] | None:
     if parts[0].shape[-1].bit_count() != 1:
         return None
     while parts[0].shape[-1] > 1:
-        sides = [
+        left, right = (
             [reduction.to_tensor(p[..., i::2], t.dtype) for p, t in zip(parts, inputs, strict=True)] for i in (0, 1)
-        ]
-        combined = reduction.combine_fn.fn(*sides[0], *sides[1])
-        combined = combined if isinstance(combined, tuple) else (combined,)
-        if [(c.shape, c.dtype) for c in combined] != [(t.shape, t.dtype) for t in sides[0]]:
+        )
+        combined = reduction.combine_fn.fn(*left, *right)
+        if not isinstance(combined, tuple):
+            combined = (combined,)
+        if [(c.shape, c.dtype) for c in combined] != [(t.shape, t.dtype) for t in left]:
             return None
         parts = [c.handle.data for c in combined]
     ends = [p[..., 0] for p in parts]

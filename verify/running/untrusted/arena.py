@@ -2,7 +2,7 @@
 
 The judge copies them in before a call and copies them back after it, so it sees what the kernel has written, and a
 kernel that writes later writes into nothing that is still read. The memory is a file without a name, sealed: nobody can
-cut it off, which would end a process that reads it. On a GPU it is the host's memory, and the worker copies.
+shorten it, which would end a process that reads it. With a GPU it is the host's memory, and the worker copies.
 """
 
 import fcntl
@@ -19,12 +19,12 @@ from verify_norm.running.argument_writes import LIMIT
 
 SIZE = 2**38  # bytes of address space; pages exist once they are touched
 ALIGNED = 4096  # bytes: a storage begins at a page, as a large one of malloc's does
-KEPT = 2**28  # bytes: what more has been touched goes back to the system after the call
+KEPT = 2**28  # bytes: if a call has used more, all pages go back to the system after it
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a tensor lies: the first byte and the bytes of its storage, and where in that its elements are."""
+    """Where a tensor lies: the first byte and the size of its storage, and the layout of its elements in it."""
 
     at: int
     size: int
@@ -49,7 +49,7 @@ class Arena:
         self.bytes = torch.frombuffer(self._pages, dtype=torch.uint8)
 
     def slots(self, arguments: Mapping[str, Any]) -> dict[str, Slot]:
-        """Return a place for each tensor; two tensors of one storage share it."""
+        """Return a slot for each tensor; two tensors of one storage share its bytes."""
         slots: dict[str, Slot] = {}
         places: dict[int, int] = {}
         free = 0
@@ -70,7 +70,7 @@ class Arena:
             self.copy(slot, self.tensor(slot), arguments[name])
 
     def read(self, slots: Mapping[str, Slot], arguments: Mapping[str, Any]) -> None:
-        """Copy them back, without a new version in torch's eyes."""
+        """Copy the tensors back; torch does not count it as a new version of them."""
         for name, slot in slots.items():
             self.copy(slot, arguments[name], self.tensor(slot))
         if max((slot.at + slot.size for slot in slots.values()), default=0) > KEPT:

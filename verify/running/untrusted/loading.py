@@ -1,4 +1,4 @@
-"""Finds an untrusted kernel: a worker loads it, and says what a signature says. The user says what it promises."""
+"""Finds an untrusted kernel: a worker loads it and describes its signature; the user states its contract."""
 
 import math
 import sys
@@ -18,10 +18,10 @@ from verify_norm.loading import registry
 from verify_norm.loading.builtin import BUILTIN, PEERS, directions, infer, known, unnamed
 from verify_norm.loading.domain import Domain, Own, refuse_only
 from verify_norm.running.untrusted.processes import Worker, load
-from verify_norm.running.untrusted.runner import Stand
+from verify_norm.running.untrusted.runner import RemoteFunction
 from verify_norm.running.untrusted.wire import Described
 
-# What a signature decides about the cases, and the values it can give; no data, shapes or sizes.
+# The fields of a case that a signature may decide, with the values that they may have; no data, shapes or sizes.
 DECIDED = {
     **dict.fromkeys(("weight", "bias", "running", "training", "dresidual_out"), (True, False)),
     "frozen": ((),),
@@ -76,76 +76,82 @@ def load_untrusted(
         record = Kernel(kernel, name, kernel, bind=bind)
     names = directions(record.op)
     refuse_only(only, [OPS[name] for name in names])
-    asked = {"target": kernel, "op": op, "bind": bind, "contract": contract}
+    request = {"target": kernel, "op": op, "bind": bind, "contract": contract}
     worker = Worker(kernel, bind, device)
     try:
-        described = load(worker, asked)
+        descriptions = load(worker, request)
     finally:
         worker.end()
-    found = tuple(one.op for one in described)
-    if found not in (names, names[:1]):
-        got = ", ".join(map(visible, found)) or "nothing"
+    ops = tuple(description.op for description in descriptions)
+    if ops not in (names, names[:1]):
+        got = ", ".join(map(visible, ops)) or "nothing"
         raise UsageError(f"{kernel} cannot be loaded: expected {' and '.join(names)}, got {got}")
     own = checked(record.contract)
-    promised = [replace(record, op=name, contract=declared(own, contract, OPS[name])) for name in found]
-    return [_kernel(one, said, n, asked, only) for n, (one, said) in enumerate(zip(promised, described, strict=True))]
+    kernels = []
+    for number, description in enumerate(descriptions):
+        promised = replace(record, op=description.op, contract=declared(own, contract, OPS[description.op]))
+        kernels.append(_kernel(promised, description, number, request, only))
+    return kernels
 
 
-def _kernel(record: Kernel, said: Described, number: int, asked: dict[str, Any], only: str) -> Kernel:
-    """Return the kernel with the cases that its signature allows, and with stands for its functions."""
+def _kernel(record: Kernel, description: Described, number: int, request: dict[str, Any], only: str) -> Kernel:
+    """Return the kernel with the cases that its signature allows, and with remote functions for its own."""
     op = OPS[record.op]
     offered = {*(tensor.name for tensor in op.inputs), *op.attrs, "frozen"}
-    run = Stand(2 * number, op.name, _known(said.takes, offered, record), asked)
+    run = RemoteFunction(2 * number, op.name, _offered_names(description.takes, offered, record), request)
     forward_run = None
-    if said.forward is not None and op.forward is not None:
+    if description.forward is not None and op.forward is not None:
         forward = OPS[op.forward]
         inputs = {*(tensor.name for tensor in forward.inputs), *forward.attrs}
-        forward_run = Stand(2 * number + 1, forward.name, _known(said.forward, inputs, record), asked)
-    text = taking.joined(only, taking.of_constants(dict(said.constants)))
-    within = Domain(
+        forward_run = RemoteFunction(
+            2 * number + 1, forward.name, _offered_names(description.forward, inputs, record), request
+        )
+    text = taking.joined(only, taking.of_constants(dict(description.constants)))
+    domain = Domain(
         op.view,
-        _fields(said, record),
-        said.affine,
-        said.ranks,
-        one_of("tie", said.tied, TIED),
+        _fields(description, record),
+        description.affine,
+        description.ranks,
+        one_of("tie", description.tied, TIED),
         tuple(argument for _, argument in overwritten(record.contract)),
-        tuple(differentiable(op)) if said.autograd else (),
+        tuple(differentiable(op)) if description.autograd else (),
         own=Own(record.unsupported, record.target, False) if record.unsupported else None,  # of our own table
         op=op.name,
         only=text,
     )
-    if said.affine is not None and not 0 < math.prod(said.affine) <= LARGE:
-        _refuse(record, f"a weight of shape {said.affine}")
+    if description.affine is not None and not 0 < math.prod(description.affine) <= LARGE:
+        _refuse(record, f"a weight of shape {description.affine}")
     return replace(
         record,
         dtypes=taking.dtypes(text, record.dtypes),
-        autograd=said.autograd and op.forward is not None,
+        autograd=description.autograd and op.forward is not None,
         only=text,
-        unsupported=within.unsupported,
-        fit=within.fit,
-        unset=tuple(map(visible, said.unset)),
-        kept=tuple((visible(name), visible(words)) for name, words in said.kept),
+        unsupported=domain.unsupported,
+        fit=domain.fit,
+        unset=tuple(map(visible, description.unset)),
+        kept=tuple((visible(name), visible(words)) for name, words in description.kept),
         run=run,
         forward_run=forward_run,
         later=run.later,
     )
 
 
-def _known(names: tuple[str, ...], offered: set[str], record: Kernel) -> tuple[str, ...]:
+def _offered_names(names: tuple[str, ...], offered: set[str], record: Kernel) -> tuple[str, ...]:
+    """Return the names of a function's arguments; raises UsageError if the operator does not offer one of them."""
     for name in names:
         if name not in offered:
             _refuse(record, f"an argument {name!r}")
     return names
 
 
-def _fields(said: Described, record: Kernel) -> tuple[tuple[str, Any], ...]:
-    """Return what the signature decides about cases; raises UsageError for what no signature can decide."""
-    for name, value in said.fields:
-        values: Any = DECIDED.get(name, ())
-        right = isinstance(value, (int, float)) if isinstance(values, type) else value in values
-        if not right or (isinstance(value, float) and not math.isfinite(value)):
+def _fields(description: Described, record: Kernel) -> tuple[tuple[str, Any], ...]:
+    """Return the fields of cases that the signature decides; raises UsageError for what no signature can decide."""
+    for name, value in description.fields:
+        allowed: Any = DECIDED.get(name, ())
+        valid = isinstance(value, (int, float)) if isinstance(allowed, type) else value in allowed
+        if not valid or (isinstance(value, float) and not math.isfinite(value)):
             _refuse(record, f"{name} = {value!r}")
-    return said.fields
+    return description.fields
 
 
 def _refuse(record: Kernel, what: str) -> NoReturn:

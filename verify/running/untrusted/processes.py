@@ -56,13 +56,14 @@ class Zygote:
 
     def fork(self, *files: int) -> int:
         """Return the process of a new worker, which gets these files."""
-        return self._asked(zygote.FORK, 0, files)
+        return self._request(zygote.FORK, 0, files)
 
     def reap(self, pid: int, *, waiting: bool) -> int:
         """End a worker, and all that it has started; return its exit status if it ends by itself, `waiting` for it."""
-        return self._asked(zygote.REAP if waiting else zygote.KILL, pid)
+        return self._request(zygote.REAP if waiting else zygote.KILL, pid)
 
-    def _asked(self, what: int, number: int, files: Sequence[int] = ()) -> int:
+    def _request(self, what: int, number: int, files: Sequence[int] = ()) -> int:
+        """Send the zygote a request, and return its answer; raises UsageError if it has ended."""
         try:
             socket.send_fds(self._control, [zygote.REQUEST.pack(what, number)], files)
             data = self._control.recv(zygote.REPLY.size)
@@ -84,7 +85,7 @@ class Zygote:
 
 @cache
 def started(owner: int, interpret: str | None) -> Zygote:
-    """Return the zygote of a process, which it keeps; `interpret` is what TRITON_INTERPRET says."""
+    """Return the zygote of the process `owner`, started once; `interpret` is the value of TRITON_INTERPRET."""
     return Zygote(interpret)
 
 
@@ -98,7 +99,7 @@ def linked(entry: str) -> tuple[str, ...]:
 
 
 class Worker:
-    """One process that runs a kernel, in its sandbox. `lacking` has in words what this system's sandbox has not."""
+    """A process that runs a kernel, in its sandbox. `lacking` says in words what this system's sandbox lacks."""
 
     def __init__(self, target: str, bind: str, device: str) -> None:
         ours, theirs = socket.socketpair()
@@ -111,19 +112,25 @@ class Worker:
         readable = [str(folder) for file in files for folder in folders_of(Path(file).absolute())]
         path = [str(Path(entry).absolute()) for entry in sys.path if entry]
         readable += [folder for entry in path for folder in linked(entry)]
-        most = int(MEMORY * memory()) if device == "cpu" else None
-        asked: dict[str, Any] = {"device": device, "own": self._own, "memory": most, "folder": os.getcwd()}
-        answer = self.ask("enter", LOADING, **asked, folders=[*path, *readable, os.getcwd()])
+        answer = self.ask(
+            "enter",
+            LOADING,
+            device=device,
+            own=self._own,
+            memory=int(MEMORY * memory()) if device == "cpu" else None,
+            folder=os.getcwd(),
+            folders=[*path, *readable, os.getcwd()],
+        )
         self.lacking = answer.notes.sandbox
 
-    def ask(self, what: str, seconds: float, *, most: int = 0, names: Sequence[str] = (), **asked: Any) -> wire.Answer:
+    def ask(self, what: str, seconds: float, *, most: int = 0, names: Sequence[str] = (), **fields: Any) -> wire.Answer:
         """Return the answer to a request; raises LostError if none comes in time, or one that is malformed.
 
         The outputs are those of `names`, at most `most` bytes of them.
         """
         self._number += 1
         deadline = time.monotonic() + seconds
-        line = json.dumps({"what": what, "number": self._number, **asked}).encode() + b"\n"
+        line = json.dumps({"what": what, "number": self._number, **fields}).encode() + b"\n"
 
         def receive(size: int) -> bytearray:
             data = bytearray(size)
@@ -137,7 +144,7 @@ class Worker:
             return data
 
         try:
-            self._unasked()
+            self._require_silence()
             self._socket.settimeout(seconds)
             self._socket.sendall(line)
             return wire.read(receive, self._number, most, names)
@@ -153,8 +160,8 @@ class Worker:
         """The number of the last request."""
         return self._number
 
-    def _unasked(self) -> None:
-        """Raise MalformedError if there is something to read before anything was asked."""
+    def _require_silence(self) -> None:
+        """Raise MalformedError if there is an answer before the request is sent."""
         self._socket.setblocking(False)
         with suppress(BlockingIOError):
             size = len(self._socket.recv(CHUNK, socket.MSG_PEEK))
@@ -176,15 +183,15 @@ class Worker:
 
 
 def constants(bind: str) -> list[str]:
-    """Return the texts that a --bind gives to arguments, such as the file of a submission."""
+    """Return the arguments that a --bind sets to a text, such as the file of a submission."""
     return [value for value in parse(bind).constants.values() if isinstance(value, str)]
 
 
-def load(worker: Worker, asked: Mapping[str, Any]) -> tuple[wire.Described, ...]:
+def load(worker: Worker, request: Mapping[str, Any]) -> tuple[wire.Described, ...]:
     """Let a worker load the kernel, and return what it says of it; raises UsageError if it cannot."""
-    name = visible(str(asked["target"]))
+    name = visible(str(request["target"]))
     try:
-        notes = worker.ask("load", LOADING, **asked).notes
+        notes = worker.ask("load", LOADING, **request).notes
     except LostError as error:
         worker.end()
         raise UsageError(f"{name} cannot be loaded in a process of its own: {error}") from None

@@ -22,7 +22,7 @@ from verify_norm.running.untrusted import sandbox, wire
 from verify_norm.running.untrusted.processes import Worker, load
 
 SIDES = ("before", "after", "between", "in")
-# What a check of an untrusted run does not look at, and why.
+# What a check leaves out in an untrusted run, and why.
 UNSEEN = {
     "autograd": "untrusted: the graph of the gradients is in the kernel's process",
     "effects": "untrusted: of the kernel's process only what it says itself; no leaks and no seeds",
@@ -45,7 +45,7 @@ class Untrusted:
         self._patience = Patience(device)
         self._left, self._stage, self._new_case = inf, "", True
         self._instances: list[module_calls.Instance] = []
-        self._calls = WeakIdKeyDictionary()  # of a tensor: the call that returned it, and the output
+        self._calls = WeakIdKeyDictionary()  # by returned tensor: the number of its call, and the output's name
         self._dumpable = sandbox.undumpable()
         self._lacking: tuple[str, ...] = ()
 
@@ -56,9 +56,9 @@ class Untrusted:
         return f"untrusted: a process that has no truth and no verdict, in a sandbox{lacking}"
 
     def call(self, function: Callable[..., T], time: Time, *args: Any) -> T:
-        """Return `function(kernel, *args)` of this process, whose calls of the kernel together have so much time.
+        """Return `function(kernel, *args)`, which runs in this process; `time` limits its calls of the kernel together.
 
-        Raises what it raises, and LostError if the worker is lost.
+        Raises what the function raises, and LostError if the worker is lost.
         """
         limit = self._patience.limit(time)
         self._left, self._stage, self._new_case = limit, "", True
@@ -96,17 +96,17 @@ class Untrusted:
         self.fresh()
         self._dumpable()
 
-    def asked(self, number: int, op: str, given: Mapping[str, Any]) -> Called:
-        """Let the worker call its kernel of that number, and return what it answers."""
-        worker = self._worker or self._begun()
-        slots = worker.arena.slots(given)
-        worker.arena.write(slots, given)
+    def call_worker(self, number: int, op: str, arguments: Mapping[str, Any]) -> Called:
+        """Let the worker call its function of that number, and return what it answers."""
+        worker = self._worker or self._start_worker()
+        slots = worker.arena.slots(arguments)
+        worker.arena.write(slots, arguments)
         names = [tensor.name for tensor in OPS[op].outputs]
         live = {call for call, _ in self._calls.values()}
-        asked = {
+        request = {
             "kernel": number,
             "slots": {name: asdict(slot) for name, slot in slots.items()},
-            "values": {name: value for name, value in given.items() if name not in slots},
+            "values": {name: value for name, value in arguments.items() if name not in slots},
             "poison": POISON.get(),
             "new_case": self._new_case,
             "live": sorted(live),
@@ -115,9 +115,10 @@ class Untrusted:
         }
         self._new_case = False
         most = wire.allowed(sum(prod(slot.shape) * wire.SIZES[slot.dtype] for slot in slots.values()))
-        answer = self._timed(worker, "call", most=most, names=names, **asked)
-        worker.arena.read(slots, given)
-        if answer.notes.evaluated and (evaluated := module_calls.evaluated()) is not None:
+        answer = self._timed(worker, "call", most=most, names=names, **request)
+        worker.arena.read(slots, arguments)
+        evaluated = module_calls.evaluated()
+        if answer.notes.evaluated and evaluated is not None:
             evaluated.append(None)
         outputs = {names[code]: _tensor(raw, self.device) for code, raw in answer.outputs.items()}
         for name, tensor in outputs.items():
@@ -125,33 +126,36 @@ class Untrusted:
                 self._calls[tensor] = worker.number, name
         return _called(answer.notes, outputs, names, autograd=self.kernel.autograd)
 
-    def _begun(self) -> Worker:
-        """Return a worker that has loaded the kernel."""
-        stand = self._loaded.run
-        assert isinstance(stand, Stand), "loading makes it"
+    def _start_worker(self) -> Worker:
+        """Start a worker, and return it once it has loaded the kernel."""
+        function = self._loaded.run
+        assert isinstance(function, RemoteFunction), "loading makes it"
         self._worker = Worker(self._loaded.name, self._loaded.bind, self.device)
         self._lacking = self._worker.lacking
-        load(self._worker, stand.asked)
+        load(self._worker, function.request)
         return self._worker
 
-    def _timed(self, worker: Worker, what: str, **asked: Any) -> wire.Answer:
+    def _timed(self, worker: Worker, what: str, **request: Any) -> wire.Answer:
+        """Return the answer to a request; its time is taken off what is left for this case."""
         started = time.monotonic()
         try:
-            return worker.ask(what, self._left, **asked)
+            return worker.ask(what, self._left, **request)
         finally:
             self._left = max(self._left - (time.monotonic() - started), 0.0)
 
     def _instance(self) -> dict[str, int | None]:
-        """Return the number of the module that serves the call, None: a new one; and how its parameters are written."""
+        """Return the number of the module that serves the call, None for a new one, and the turn of its parameters."""
         current = module_calls.current()
         if current is None:
             return {"instance": None, "turn": 0}
-        if all(current is not known for known in self._instances):
-            self._instances.append(current)
-        return {"instance": [current is known for known in self._instances].index(True), "turn": current.turn}
+        for number, instance in enumerate(self._instances):
+            if instance is current:
+                return {"instance": number, "turn": current.turn}
+        self._instances.append(current)
+        return {"instance": len(self._instances) - 1, "turn": current.turn}
 
     def _later(self, returned: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return these tensors of one call as they are now in the kernel's process; arguments as they were."""
+        """Return these tensors of one call: outputs as they are now in the kernel's process, others as given."""
         calls = {self._calls[tensor][0] for tensor in returned.values() if tensor in self._calls}
         if self._worker is None or not calls:
             return returned
@@ -160,23 +164,23 @@ class Untrusted:
         (call,) = calls
         answer = self._timed(self._worker, "again", most=most, names=names, call=call, outputs=names)
         now = {names[code]: _tensor(raw, self.device) for code, raw in answer.outputs.items()}
-        return {name: now[name] if _alike(now.get(name), tensor) else tensor for name, tensor in returned.items()}
+        return {name: now[name] if _same_form(now.get(name), tensor) else tensor for name, tensor in returned.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
-    """What stands for a function that another process has: its number there, its operator, the arguments it takes.
+class RemoteFunction:
+    """A function in another process: its number there, its operator, the names of its arguments.
 
-    `asked` is the request to load it.
+    `request` is the request to load its kernel. It cannot be called: `Untrusted` replaces it by a `Proxy`.
     """
 
     number: int
     op: str
     takes: tuple[str, ...]
-    asked: Mapping[str, Any]
+    request: Mapping[str, Any]
 
     def __call__(self, **given: Any) -> Any:
-        """Raise an error: `Untrusted` puts a proxy in its place."""
+        """Raise RuntimeError: `Untrusted` puts a proxy in its place."""
         raise RuntimeError("an untrusted kernel runs in another process alone")
 
     def later(self, returned: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -187,14 +191,14 @@ class Stand:
 class Proxy:
     """Calls a function of a worker, by the operator's names of its arguments."""
 
-    def __init__(self, runner: Untrusted, stand: Any) -> None:
-        self._runner, self._stand = runner, stand
+    def __init__(self, runner: Untrusted, function: Any) -> None:
+        self._runner, self._function = runner, function
         keyword = inspect.Parameter.KEYWORD_ONLY
-        self.__signature__ = inspect.Signature([inspect.Parameter(name, keyword) for name in stand.takes])
+        self.__signature__ = inspect.Signature([inspect.Parameter(name, keyword) for name in function.takes])
 
-    def __call__(self, **given: Any) -> Called:
+    def __call__(self, **arguments: Any) -> Called:
         """Return what the call gave."""
-        return self._runner.asked(self._stand.number, self._stand.op, given)
+        return self._runner.call_worker(self._function.number, self._function.op, arguments)
 
 
 def _state(device: str) -> dict[str, Any]:
@@ -217,12 +221,13 @@ def _tensor(raw: wire.Raw | None, device: str) -> torch.Tensor | None:
     return flat.reshape(raw.shape).to(device)
 
 
-def _alike(one: torch.Tensor | None, two: torch.Tensor) -> bool:
+def _same_form(one: torch.Tensor | None, two: torch.Tensor) -> bool:
+    """Return whether two tensors have one type and shape; False if the first is None."""
     return one is not None and one.dtype == two.dtype and one.shape == two.shape
 
 
 def _called(notes: wire.Notes, outputs: dict[str, Any], names: Sequence[str], *, autograd: bool) -> Called:
-    """Return what a worker says of a call; a refusal is a problem, unless torch's autograd makes the gradients."""
+    """Return a call from a worker's notes; only where torch's autograd makes the gradients, a refusal counts as one."""
     damage = [
         Damage(visible(buffer), where, count, nearest, output if output in names else None)
         for buffer, where, count, nearest, output in notes.damage

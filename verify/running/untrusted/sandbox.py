@@ -1,7 +1,7 @@
-"""Takes the rights of this process away, for good: files, network, signals, other processes, memory. Linux alone.
+"""Takes the rights of this process away, for good: files, network, signals, other processes, memory. Linux only.
 
-It is called in a process of one thread, before anything of the kernel's is imported. Each part that the system does not
-have is left out and named. Imports the standard library alone.
+Call it in a process of one thread, before any of the kernel's modules is imported. Parts that the system does not have
+are left out and named. It imports the standard library alone.
 """
 
 import ctypes
@@ -50,10 +50,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(folders: Iterable[str], own: str, memory: int | None, *, gpu: bool) -> list[str]:
-    """Enter the sandbox, from which there is no return; return what this system does not have, in words.
+    """Enter the sandbox, which cannot be left; return in words the parts that this system does not have.
 
-    It reads `folders` and what a process needs, writes into `own` alone, and has `memory` bytes of memory of its own,
-    all that there are if None.
+    The process may then read `folders` and what any process needs, write into the folder `own` alone, and allocate
+    `memory` bytes; None: no limit.
     """
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -64,7 +64,7 @@ def enter(folders: Iterable[str], own: str, memory: int | None, *, gpu: bool) ->
     lacking = []
     libc.prctl(_DEATHSIG, signal.SIGKILL)
     parts: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("no_new_privs", lambda: _right(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))),
+        ("no_new_privs", lambda: _succeeded(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))),
         ("Landlock, which limits files, signals and TCP", lambda: _landlock(folders, own, gpu=gpu)),
         ("dropped capabilities", _without_capabilities),
         ("seccomp, which limits system calls and the network", lambda: _seccomp(signals=_abi() < 6)),
@@ -88,7 +88,8 @@ def undumpable() -> Callable[[], None]:
     return again
 
 
-def _right(status: int) -> int:
+def _succeeded(status: int) -> int:
+    """Return the status of a system call; raises OSError if it failed."""
     if status < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return int(status)
@@ -106,7 +107,7 @@ def _landlock(folders: Iterable[str], own: str, *, gpu: bool) -> None:
     rights = (1 << max(bits for since, bits in _RIGHTS.items() if since <= abi)) - 1
     attributes = struct.pack("<QQQ", rights, 3, 3)  # files, TCP, scopes: each version reads what it knows
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
-    rules = _right(libc.syscall(_CREATE, attributes, size, 0))
+    rules = _succeeded(libc.syscall(_CREATE, attributes, size, 0))
     readable = {*folders, *READABLE, *KNOWN, *DEVICES, sys.prefix, sys.base_prefix, sys.exec_prefix}
     writable = ["/dev/null", *(GPU if gpu else ()), *(map(str, Path("/dev").glob("nvidia[0-9]*")) if gpu else ())]
     for path in readable:
@@ -114,7 +115,7 @@ def _landlock(folders: Iterable[str], own: str, *, gpu: bool) -> None:
     for path in writable:
         _rule(rules, path, (_READ | _WRITE) & rights)
     _rule(rules, own, rights)
-    _right(libc.syscall(_RESTRICT, rules, 0))
+    _succeeded(libc.syscall(_RESTRICT, rules, 0))
     os.close(rules)
 
 
@@ -126,20 +127,20 @@ def _rule(rules: int, path: str, rights: int) -> None:
             rights &= ~_FOLDER_ALONE
         status = libc.syscall(_ADD, rules, 1, struct.pack("<Qi", rights, fd), 0)
         os.close(fd)
-        _right(status)
+        _succeeded(status)
 
 
 def _without_capabilities() -> None:
     header, none = struct.pack("<Ii", 0x20080522, 0), bytes(24)
-    _right(libc.capset(header, none))
+    _succeeded(libc.capset(header, none))
 
 
 def _seccomp(*, signals: bool) -> None:
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"its table is of x86_64, and this is {platform.machine()}")
     program = b"".join(_program(signals=signals))
-    held = ctypes.create_string_buffer(program)
-    _right(libc.prctl(_SECCOMP, 2, struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(held))))
+    buffer = ctypes.create_string_buffer(program)
+    _succeeded(libc.prctl(_SECCOMP, 2, struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))))
 
 
 def _program(*, signals: bool) -> Iterator[bytes]:

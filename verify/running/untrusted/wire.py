@@ -62,9 +62,10 @@ class Described:
 
 @checked(config=ConfigDict(extra="forbid", strict=True), frozen=True, slots=True)
 class Notes:
-    """What a worker says besides the outputs. A call: as `verify_norm.core.run.Called`; it can speak against it alone.
+    """What a worker says besides the outputs. Of a call, the fields of `verify_norm.core.run.Called`.
 
-    `evaluated`: a module ran in it. `kernels` answers a request to load, `sandbox` the first one.
+    The judge believes of it only what speaks against the kernel. `evaluated`: a module ran in the call. `kernels`
+    answers a request to load; `sandbox`, the answer to the first request, has in words what the sandbox lacks.
     """
 
     problem: Text | None = None
@@ -125,17 +126,18 @@ def read(receive: Callable[[int], bytearray], number: int, most: int, names: Seq
 
     `receive(n)` returns exactly n bytes, or raises. The outputs are those of `names`, at most `most` bytes of them.
     """
-    magic, answered, count, zero, said, total = HEADER.unpack(receive(HEADER.size))
-    _hold(magic == MAGIC, f"the magic number {MAGIC!r}", bytes(magic))
-    _hold(answered == number, f"an answer to request {number}", answered)
-    _hold(count <= min(RECORDS, len(names)), f"at most {min(RECORDS, len(names))} outputs", count)
-    _hold(zero == 0, "zero in a reserved field", zero)
-    _hold(said <= NOTES, f"at most {NOTES} bytes of notes", said)
-    _hold(total <= most, f"at most {most} bytes of outputs", total)
+    magic, answered, count, zero, notes_size, outputs_size = HEADER.unpack(receive(HEADER.size))
+    _require(magic == MAGIC, f"the magic number {MAGIC!r}", bytes(magic))
+    _require(answered == number, f"an answer to request {number}", answered)
+    _require(count <= min(RECORDS, len(names)), f"at most {min(RECORDS, len(names))} outputs", count)
+    _require(zero == 0, "zero in a reserved field", zero)
+    _require(notes_size <= NOTES, f"at most {NOTES} bytes of notes", notes_size)
+    _require(outputs_size <= most, f"at most {most} bytes of outputs", outputs_size)
     records = [_record(receive(RECORD.size), len(names)) for _ in range(count)]
-    _hold(len({code for code, *_ in records}) == count, "each output once", [code for code, *_ in records])
-    _hold(sum(size for *_, size in records) == total, "the bytes of all records together", total)
-    text = bytes(receive(said))
+    codes, sizes = [code for code, *_ in records], [size for *_, size in records]
+    _require(len(set(codes)) == count, "each output once", codes)
+    _require(sum(sizes) == outputs_size, "the bytes of all records together", outputs_size)
+    text = bytes(receive(notes_size))
     try:
         notes = _NOTES.validate_json(text)
     except ValidationError as error:
@@ -146,23 +148,24 @@ def read(receive: Callable[[int], bytearray], number: int, most: int, names: Seq
     return Answer(outputs, notes)
 
 
-def _record(data: bytearray, known: int) -> tuple[int, str | None, tuple[int, ...], int]:
-    """Return the output's number, the name of its type (None for an output of None), its shape and its bytes."""
+def _record(data: bytearray, outputs: int) -> tuple[int, str | None, tuple[int, ...], int]:
+    """Return an output's number, below `outputs`, the name of its type (None for None), its shape and its bytes."""
     code, dtype, rank, tensor, zero, size, *dims = RECORD.unpack(data)
-    _hold(code < known, f"an output below {known}", code)
-    _hold(tensor <= 1 and zero == 0, "flags of 0 or 1", (tensor, zero))
-    _hold(dtype < len(DTYPES), f"a dtype below {len(DTYPES)}", dtype)
-    _hold(rank <= RANK, f"at most {RANK} dimensions", rank)
-    _hold(not any(dims[rank:]), f"zeros behind {rank} dimensions", dims)
+    _require(code < outputs, f"an output below {outputs}", code)
+    _require(tensor <= 1 and zero == 0, "flags of 0 or 1", (tensor, zero))
+    _require(dtype < len(DTYPES), f"a dtype below {len(DTYPES)}", dtype)
+    _require(rank <= RANK, f"at most {RANK} dimensions", rank)
+    _require(not any(dims[rank:]), f"zeros behind {rank} dimensions", dims)
     shape = tuple(dims[:rank])
     if not tensor:
-        _hold(not (dtype or rank or size), "nothing in an output of None", (dtype, rank, size))
+        _require(not (dtype or rank or size), "nothing in an output of None", (dtype, rank, size))
         return code, None, (), 0
-    _hold(max(shape, default=0) < 2**62, "dimensions below 2^62", shape)  # torch counts in 63 bits
-    _hold(size == prod(shape) * SIZES[DTYPES[dtype]], f"{prod(shape)} elements of {DTYPES[dtype]}", f"{size} bytes")
+    _require(max(shape, default=0) < 2**62, "dimensions below 2^62", shape)  # torch counts in 63 bits
+    _require(size == prod(shape) * SIZES[DTYPES[dtype]], f"{prod(shape)} elements of {DTYPES[dtype]}", f"{size} bytes")
     return code, DTYPES[dtype], shape, size
 
 
-def _hold(right: bool, expected: str, got: object) -> None:
-    if not right:
+def _require(condition: bool, expected: str, got: object) -> None:
+    """Raise MalformedError, which says what was expected and what came, unless the condition holds."""
+    if not condition:
         raise MalformedError(f"expected {expected}, got {got!r:.100}")

@@ -1,7 +1,7 @@
 """The process of an untrusted kernel: it enters a sandbox, loads the kernel, and serves calls until its socket closes.
 
-What runs here is out of anybody's control once the kernel is imported. The judge believes no word of it: it takes the
-outputs and holds them against a truth that this process has never seen.
+Once the kernel is imported, it controls this process. So the judge believes nothing that is said here. It takes the
+outputs, and compares them with a truth that this process has never seen.
 """
 
 import json
@@ -35,7 +35,7 @@ from verify_norm.running.untrusted.arena import Arena, Slot
 if os.environ.get("TRITON_INTERPRET") == "1":  # in the process that all workers are forked from
     patch.enable()
 
-LONGEST, MOST = 500, 60  # characters of a text, texts of a list: less than the judge takes
+LONGEST, MOST = 500, 60  # characters of a text, texts of a list: below the limits of `wire`
 
 
 def main(control: int, memory: int) -> NoReturn:
@@ -60,7 +60,7 @@ def serve(judge: socket.socket, arena: Arena) -> None:
 class _Server:
     """What a worker has: its kernels, the modules that serve several calls, and the outputs that the judge still holds.
 
-    `kernels` has for each direction the kernel, and its forward pass as a kernel of its own.
+    `kernels` has for each direction the kernel, and behind it its forward pass as a kernel of its own.
     """
 
     judge: socket.socket
@@ -70,38 +70,38 @@ class _Server:
     instances: dict[int, module_calls.Instance] = field(default_factory=dict)
     held: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
-    def answer(self, asked: dict[str, Any]) -> None:
+    def answer(self, request: dict[str, Any]) -> None:
         """Answer one request."""
         try:
-            outputs, notes = getattr(self, f"_{asked['what']}")(asked)
+            outputs, notes = getattr(self, f"_{request['what']}")(request)
         except Exception as error:  # of this module, or of what the kernel has made of it
             outputs, notes = {}, {"problem": _short(f"the worker failed: {one_line(error)}")}
         raw = {code: None if tensor is None else _raw(tensor) for code, tensor in outputs.items()}
-        self.judge.sendall(b"".join(wire.packed(asked["number"], raw, notes)))
+        self.judge.sendall(b"".join(wire.packed(request["number"], raw, notes)))
 
-    def _enter(self, asked: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
-        self.device = asked["device"]
-        os.environ.update(dict.fromkeys(("HOME", "TMPDIR"), asked["own"]))
-        os.environ["TRITON_CACHE_DIR"] = os.path.join(asked["own"], "triton")
-        os.chdir(asked["folder"])
+    def _enter(self, request: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
+        self.device = request["device"]
+        os.environ.update(dict.fromkeys(("HOME", "TMPDIR"), request["own"]))
+        os.environ["TRITON_CACHE_DIR"] = os.path.join(request["own"], "triton")
+        os.chdir(request["folder"])
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         gpu = self.device != "cpu"
-        lacking = sandbox.enter(asked["folders"], asked["own"], asked["memory"], gpu=gpu)
+        lacking = sandbox.enter(request["folders"], request["own"], request["memory"], gpu=gpu)
         return {}, {"sandbox": tuple(lacking)}
 
-    def _load(self, asked: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
+    def _load(self, request: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
         """Load the kernel, and say what it takes."""
-        where = asked["target"].rpartition(":")[0]
+        where = request["target"].rpartition(":")[0]
         nested.seal(nested.importing(where))
         reach(where)
         try:
-            found = registry.load_directions(asked["target"], asked["op"], asked["bind"], asked["contract"])
+            found = registry.load_directions(request["target"], request["op"], request["bind"], request["contract"])
         except UsageError as error:
             return {}, {"problem": _short(str(error))}
-        nested.seal(f"the kernel {asked['target']} runs")
+        nested.seal(f"the kernel {request['target']} runs")
         described = []
         for kernel in found:
             forward = None
@@ -111,31 +111,31 @@ class _Server:
             described.append(_described(kernel, forward))
         return {}, {"kernels": tuple(described)}
 
-    def _call(self, asked: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
+    def _call(self, request: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
         """Call a kernel once, as the judge would: with torch's state there, and an instance of a module it names."""
-        kernel = self.kernels[asked["kernel"]]
-        if asked["new_case"]:
+        kernel = self.kernels[request["kernel"]]
+        if request["new_case"]:
             self.instances.clear()
             self.held.clear()
-        for number in self.held.keys() - set(asked["live"]):
+        for number in self.held.keys() - set(request["live"]):
             del self.held[number]
-        slots = {name: Slot(**{**slot, "shape": tuple(slot["shape"])}) for name, slot in asked["slots"].items()}
+        slots = {name: Slot(**{**slot, "shape": tuple(slot["shape"])}) for name, slot in request["slots"].items()}
         given = {name: _placed(self.arena, slot, self.device) for name, slot in slots.items()}
-        values = {name: _tuples(value) for name, value in asked["values"].items()}
+        values = {name: _tuples(value) for name, value in request["values"].items()}
         spec = CaseSpec(shape=(), frozen=values.pop("frozen", ()))
-        case = Case(spec, OPS[kernel.op], {**given, **values}, {}, {}, asked["poison"] or 0.0)
+        case = Case(spec, OPS[kernel.op], {**given, **values}, {}, {}, request["poison"] or 0.0)
         evaluated: list[Any] = []
-        function = in_use.alone(kernel.run) if asked["poison"] is None and kernel.run else kernel.run
-        run = _in_state(function, asked, evaluated)
-        if asked["instance"] is not None:
-            run = self.instances.setdefault(asked["instance"], module_calls.Instance(asked["turn"])).serving(run)
+        function = in_use.alone(kernel.run) if request["poison"] is None and kernel.run else kernel.run
+        run = _in_state(function, request, evaluated)
+        if request["instance"] is not None:
+            run = self.instances.setdefault(request["instance"], module_calls.Instance(request["turn"])).serving(run)
+        unguarded = nullcontext() if request["poison"] is None else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            within = nullcontext() if asked["poison"] is None else None
-            called = execute.call(replace(kernel, run=run), case, within)
+            called = execute.call(replace(kernel, run=run), case, unguarded)
         names = [tensor.name for tensor in OPS[kernel.op].outputs]
         outputs = {names.index(name): tensor for name, tensor in called.outputs.items()}
-        self.held[asked["number"]] = {
+        self.held[request["number"]] = {
             name: tensor
             for name, tensor in called.outputs.items()
             if tensor is not None and not self.arena.holds(tensor)
@@ -143,12 +143,12 @@ class _Server:
         if self.device != "cpu":
             for name, slot in slots.items():
                 self.arena.copy(slot, self.arena.tensor(slot), given[name])
-        return outputs, {**_told(called), "evaluated": bool(evaluated)}
+        return outputs, {**_call_notes(called), "evaluated": bool(evaluated)}
 
-    def _again(self, asked: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
+    def _again(self, request: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
         """Return the outputs of an earlier call as they are now."""
-        held = self.held.get(asked["call"], {})
-        return {code: held[name] for code, name in enumerate(asked["outputs"]) if name in held}, {}
+        held = self.held.get(request["call"], {})
+        return {code: held[name] for code, name in enumerate(request["outputs"]) if name in held}, {}
 
 
 def _raw(tensor: torch.Tensor) -> wire.Raw:
@@ -157,33 +157,34 @@ def _raw(tensor: torch.Tensor) -> wire.Raw:
 
 
 def _placed(arena: Arena, slot: Slot, device: str) -> torch.Tensor:
-    shared = arena.tensor(slot)
+    """Return an argument of the kernel: the tensor in the shared memory, or its copy on a GPU."""
+    tensor = arena.tensor(slot)
     if device != "cpu":
         storage = torch.empty(slot.size, dtype=torch.uint8, device=device)
-        there = torch.empty(0, dtype=shared.dtype, device=device)
-        there.set_(storage.untyped_storage(), slot.offset, slot.shape, slot.stride)
-        arena.copy(slot, there, shared)
-        shared = there
-    return shared.requires_grad_() if slot.grad else shared
+        copy = torch.empty(0, dtype=tensor.dtype, device=device)
+        copy.set_(storage.untyped_storage(), slot.offset, slot.shape, slot.stride)
+        arena.copy(slot, copy, tensor)
+        tensor = copy
+    return tensor.requires_grad_() if slot.grad else tensor
 
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _in_state(function: Any, asked: Mapping[str, Any], evaluated: list[Any]) -> Callable[..., Any]:
+def _in_state(function: Any, request: Mapping[str, Any], evaluated: list[Any]) -> Callable[..., Any]:
     """Return the function in the state of torch in which the judge calls it; modules that it evaluates are counted."""
 
     @wraps(function)
     def run(**given: Any) -> Any:
         with ExitStack() as state:
-            if asked["inference"]:
+            if request["inference"]:
                 state.enter_context(torch.inference_mode())
-            elif asked["grad"] != torch.is_grad_enabled():
-                state.enter_context(torch.set_grad_enabled(asked["grad"]))
-            for device, dtype in asked["autocast"].items():
+            elif request["grad"] != torch.is_grad_enabled():
+                state.enter_context(torch.set_grad_enabled(request["grad"]))
+            for device, dtype in request["autocast"].items():
                 state.enter_context(torch.autocast(device, getattr(torch, dtype)))
-            used = state.enter_context(module_calls.evaluating()) if asked["evaluating"] else []
+            used = state.enter_context(module_calls.evaluating()) if request["evaluating"] else []
             returned = function(**given)
             evaluated.extend(used)
             return returned
@@ -195,8 +196,8 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _told(called: Called) -> dict[str, Any]:
-    """Return a call as notes; texts and lists without end are cut off."""
+def _call_notes(called: Called) -> dict[str, Any]:
+    """Return a call as notes; long texts and lists are cut off."""
     damage = [(_short(d.buffer), d.where, d.count, d.nearest, d.output) for d in called.damage]
     texts = {name: getattr(called, name) for name in ("limits", "effects", "operators", "differs_on_gpu")}
     return {
@@ -204,15 +205,16 @@ def _told(called: Called) -> dict[str, Any]:
         "refused": called.refused,
         "overlaps": called.overlaps[:MOST],
         "damage": tuple(damage[:MOST]),
-        **{name: tuple(map(_short, said[:MOST])) for name, said in texts.items()},
+        **{name: tuple(map(_short, words[:MOST])) for name, words in texts.items()},
     }
 
 
 def _described(kernel: Kernel, forward: Kernel | None) -> wire.Described:
-    within = getattr(kernel.unsupported, "__self__", None)
-    assert isinstance(within, Domain), "registry binds it"
+    """Return what the kernel's signature, and that of its forward pass, say of it."""
+    domain = getattr(kernel.unsupported, "__self__", None)
+    assert isinstance(domain, Domain), "registry binds it"
     plain = {
-        name: getattr(within, name) for name in ("fields", "affine", "ranks", "tied", "unset", "kept", "constants")
+        name: getattr(domain, name) for name in ("fields", "affine", "ranks", "tied", "unset", "kept", "constants")
     }
     return wire.Described(
         op=kernel.op,
