@@ -60,11 +60,11 @@ def gradients(n: Norm, dy: Array) -> Backward:
 
 
 def xhat_error(n: Norm, a: Arithmetic) -> XhatError:
-    """Return the error of x̂' of fixed statistics; inf where x − μ may overflow."""
+    """Return the error of x̂' of fixed statistics; inf where x − μ may overflow, or x̂ itself, which has no bound √N."""
     low = high = np.asarray(a.tiny)
     exact_mean = StatisticsError(np.zeros_like(n.mean), low, high, statistics_rounding.rstd_error(low, high, n.rstd, a))
     z = rounding.xhat_error(n, exact_mean, a)
-    return replace(z, floor=finite_below(z.floor, np.abs(n.xc), a.huge))
+    return replace(z, floor=finite_below(z.floor, np.maximum(np.abs(n.xc), z.magnitude), a.huge))
 
 
 def normalize_error(n: Norm, a: Arithmetic) -> Forward:

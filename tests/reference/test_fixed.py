@@ -31,6 +31,17 @@ def test_a_difference_from_the_running_mean_may_overflow():
     assert np.isfinite(error.y).tolist() == [[False, True], [False, True]]  # 0 − mean is the largest number
 
 
+def test_x_hat_may_overflow_although_y_does_not():
+    """Here x̂ is 4 times the largest number and y a half of it; the other channel is judged."""
+    largest = FLOAT32.huge
+    x, weight, mean, var = np.array([[largest / 2, 1.0]]), np.full(2, 0.125), np.zeros(2), np.array([0.0, 1.0])
+    args, options = (x, weight, None, mean, var), {"training": False, "momentum": 0.3, "eps": 2.0**-6}
+    value = batchnorm.forward(*args, **options)
+    error = batchnorm.forward_error(*args, **options, arithmetic=FLOAT32)
+    assert value.y[0, 0] == largest / 2
+    assert np.isfinite(error.y).tolist() == [[False, True]]
+
+
 def test_values_and_gradients_by_hand():
     """r = 1/√(3 + 1) = ½; x̂ = ½(x − 1) is (1, −1)."""
     x, dy = np.array([[3.0], [-1.0]]), np.array([[2.0], [4.0]])
