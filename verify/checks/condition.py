@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from verify_norm.cases import make
-from verify_norm.checks.relations.stages import cotangent, given, norm, own_statistics, stages, summand
+from verify_norm.checks.relations.stages import cotangent, exact_input, norm, own_statistics, stages, summand
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Condition, Finding
@@ -133,7 +133,7 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
     if output == "y":
         return _of_y(n), n.y
     if output == "residual_out":
-        parts = summand(run.case), given(run.case, "residual")
+        parts = summand(run.case), exact_input(run.case, "residual")
         return np.abs(parts[0]) + np.abs(parts[1]), parts[0] + parts[1]
     if output == "mean":
         return n.average(np.abs(n.x)), n.mean
@@ -141,7 +141,7 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
         return n.var, n.var
     if "dy" not in exact:
         return None
-    dy = given(run.case, "dy").reshape(shape)
+    dy = exact_input(run.case, "dy").reshape(shape)
     if run.case.op.stages:
         dy = cotangent(stages(run), dy)[0]
     before = run.case.op.before
@@ -166,7 +166,7 @@ def _of_y(n: Norm) -> Array:
 
 def _before(run: Run, output: str, dh: Array) -> Array:
     """Return |gradient| of x, or of an own input, where the result of the stage before the norm has the gradient dh."""
-    x = given(run.case, "x")
+    x = exact_input(run.case, "x")
     dx, own = run.case.op.before.pull(dh.reshape(x.shape), x, run.case.exact)
     made: Array = dx if output == "dx" else own[output.removeprefix("d")]
     return np.abs(made)
@@ -175,7 +175,7 @@ def _before(run: Run, output: str, dh: Array) -> Array:
 def _own_terms(run: Run, output: str) -> tuple[Array, Array] | None:
     """Return the same of the gradient of a stage's own input: its terms are products of dy and those of z."""
     s, name = stages(run), output.removeprefix("d")
-    dy = given(run.case, "dy").reshape(s.norm.view.shape)
+    dy = exact_input(run.case, "dy").reshape(s.norm.view.shape)
     applied, size = [], _of_y(s.norm)
     for stage, z in zip(s.stages, s.steps.zs[:-1], strict=True):
         applied.append((stage, z.value, size))  # size: the sum of the magnitudes of z's terms

@@ -30,7 +30,7 @@ import numpy as np
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import arithmetic_of, compared, format_of, half_ulps, pairs, truth
 from verify_norm.checks.relations.rerun import NearbyError, has_rows, nearby, small
-from verify_norm.checks.relations.stages import given, has_mean, normalized, own_statistics, stage_inputs, view_of
+from verify_norm.checks.relations.stages import exact_input, has_mean, normalized, own_statistics, stage_inputs, view_of
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.excess import element
@@ -92,7 +92,7 @@ def _numbers_for_zero_by_zero(run: Run) -> Iterator[Compared]:
         if name in ("y", "dx", "dresidual", "dweight", "rstd"):
             bad = where[extents[name]].reshape(output.got.shape) & np.isfinite(output.got)
             if _dropped(run, name):
-                bad &= given(run.case, "mask") != 0  # what is dropped is 0
+                bad &= exact_input(run.case, "mask") != 0  # what is dropped is 0
             words = "NaN or infinity, because a row without variance gives 0/0 if eps is 0"
             yield Compared(name, output.got, expected.value, bad, words)
         elif name == "dbias":
@@ -111,7 +111,7 @@ def _again(run: Run) -> bool:
 
 def _gradient_of_nothing(run: Run) -> Iterator[Compared]:
     summand = run.case.exact.get("dresidual_out")
-    other = nearby(run, {"dy": np.zeros_like(given(run.case, "dy"))})
+    other = nearby(run, {"dy": np.zeros_like(exact_input(run.case, "dy"))})
     for name, left, right in pairs(run, other):
         if _dropped(run, name):
             continue
@@ -198,7 +198,7 @@ def _has_zeros(run: Run) -> bool:
 def _summed(run: Run) -> Iterator[tuple[str, Array]]:
     """Yield the outputs whose zeros have a sign that is known, with the values that have it: x̂·w has that of x·w."""
     exact, op = run.case.exact, run.case.op
-    x, residual = given(run.case, "x"), exact.get("residual")
+    x, residual = exact_input(run.case, "x"), exact.get("residual")
     total = x if residual is None else x + residual
     if residual is not None:
         yield "residual_out", total

@@ -8,7 +8,7 @@ from verify_norm.cases import further_runs
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Equation, compared, judged
 from verify_norm.checks.relations.rerun import NearbyError, small
-from verify_norm.checks.relations.stages import cotangent, given, own_statistics, stages, sum_error
+from verify_norm.checks.relations.stages import cotangent, exact_input, own_statistics, stages, sum_error
 from verify_norm.checks.relations.symmetries import LAWS
 from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS
@@ -80,7 +80,7 @@ def _sums(run: Run) -> Iterator[Equation]:
     dx, delta = output.got.reshape(shape), expected.delta.reshape(shape)
     passed = None if passed is None else passed.reshape(shape)
     half = 0.5 * FORMATS[expected.dtype].ulp(np.abs(expected.value) + expected.delta).reshape(shape)
-    dy, lost = cotangent(s, given(run.case, "dy"))
+    dy, lost = cotangent(s, exact_input(run.case, "dy"))
     g = n.weighted(dy.reshape(shape))
     c1 = n.average(g * n.xhat)
     laws = [
@@ -93,7 +93,7 @@ def _sums(run: Run) -> Iterator[Equation]:
     if n.centred:
         laws.append((f"Σ{dh} = 0", np.ones(shape), np.zeros_like(c1)))
     known = np.isfinite(judged(run, dh, np.zeros(()))).reshape(shape).all(n.view.axes, keepdims=True)
-    x = given(run.case, "residual_out" if "residual_out" in run.case.exact else "x")
+    x = exact_input(run.case, "residual_out" if "residual_out" in run.case.exact else "x")
     u = 4 * FORMATS["float64"].u
     xhat_lost = u * (np.abs(n.xhat) + n.rstd * float(np.abs(x).max()))  # by float64, where x is far from 0
     for words, phi, want in laws:

@@ -29,7 +29,7 @@ import numpy as np
 from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import compared
-from verify_norm.checks.relations.stages import given
+from verify_norm.checks.relations.stages import exact_input
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
 from verify_norm.core.excess import element
@@ -111,7 +111,7 @@ def _at(run: Run, large: float) -> dict[str, Expected | None]:
     """Return the truth with a large number in place of the infinities."""
     case, contract = run.case, run.kernel.contract
     name = special_input(case.spec, case.op)
-    values = given(case, name)
+    values = exact_input(case, name)
     exact = {**case.exact, name: np.where(np.isinf(values), np.sign(values) * large, values)}
     return make.truths(case.spec, case.op, contract, exact)
 

@@ -18,7 +18,7 @@ from verify_norm.checks.relations.equations import (
     truth,
 )
 from verify_norm.checks.relations.moments import independent
-from verify_norm.checks.relations.stages import Stages, cotangent, given, stages
+from verify_norm.checks.relations.stages import Stages, cotangent, exact_input, stages
 from verify_norm.core import geometry, judge
 from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array
@@ -114,7 +114,7 @@ def equations(run: Run) -> Iterator[Equation]:
                 yield _of(run, name, delta + np.abs(kept - truth(run, name).value.reshape(kept.shape)))
     if "dy" not in run.case.exact:
         return
-    dy, lost = cotangent(s, given(run.case, "dy"))
+    dy, lost = cotangent(s, exact_input(run.case, "dy"))
     dy = dy.reshape(n.view.shape)
     if n.view.repeats >= LONG:
         if "dweight" in outputs:

@@ -117,7 +117,7 @@ def _truth(run: Run, names: Collection[str]) -> dict[str, tuple[Array, Array]]:
     size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw * n.xhat) + np.abs(tb)
     out = _Change(n.y, np.abs(n.weighted(n.xhat)) + np.abs(n.y), y, unit * size)
     for stage in run.case.op.stages:
-        own = {name: stages.given(run.case, name) for name in stage.inputs}
+        own = {name: stages.exact_input(run.case, name) for name in stage.inputs}
         changes = {name: _direction(name, own[name].shape, form) * (name in names) for name in own}
         out = _passed(stage, out, own, changes, unit, a)
     y, allowed = out.tangent, out.allowed

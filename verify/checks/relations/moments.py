@@ -280,7 +280,7 @@ def _partial(run: Run, s: stages.Stages, name: str, shape: tuple[int, ...]) -> A
 
 def _without(run: Run, name: str, shape: tuple[int, ...]) -> Array:
     """Return δ of dweight or dbias as if partial sums were wide."""
-    s, dy = stages.stages(_under(run, partials="float32")), stages.given(run.case, "dy")
+    s, dy = stages.stages(_under(run, partials="float32")), stages.exact_input(run.case, "dy")
     if name == "dbias":
         return stages.gradient_apart(s, name, dy).reshape(shape)
     return rounding.weight_error(s.norm, dy.reshape(s.norm.view.shape), s.z, s.arithmetic).reshape(shape)

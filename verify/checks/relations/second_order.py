@@ -11,7 +11,7 @@ import torch
 
 from verify_norm.cases import contents, make
 from verify_norm.checks.relations.equations import arithmetic_of
-from verify_norm.checks.relations.stages import given
+from verify_norm.checks.relations.stages import exact_input
 from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array, Format
@@ -54,7 +54,7 @@ def cases(run: Run) -> Iterator[Case]:
     for spec in plain(run) if wide and not contract.inplace and run.case.op.lawful else ():
         case = make.build(spec, run.case.op, contract, run.case.device, benign(run.case, spec))
         terms = prod(spec.shape) * geometry.row_length(spec, run.case.op)  # of a sum of products of sums
-        if given(case, "rstd").max(initial=0.0) ** 4 * terms < format_of(spec).largest:
+        if exact_input(case, "rstd").max(initial=0.0) ** 4 * terms < format_of(spec).largest:
             yield case
 
 
@@ -125,14 +125,14 @@ def benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
 
 
 def _reference(run: Run, case: Case) -> "_Reference":
-    r = float(given(case, "rstd").max())
+    r = float(exact_input(case, "rstd").max())
     return _Reference(run, case, r, r * float(np.abs(_exact(case, "x")[1]).max()))
 
 
 def _exact(case: Case, name: str) -> tuple[str, Array]:
     """Return an input's own name, x and residual being the sum of a fused addition, and its values."""
     own = "residual_out" if name in ("x", "residual") and "residual_out" in case.exact else name
-    return own, given(case, own)
+    return own, exact_input(case, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class _Reference:
         """Return the direction of an input, or of its gradient: positive, of x and dy with the signs of dy."""
         values = _exact(self.case, name)[1]
         d = format_of(self.case.spec).round(np.random.default_rng(values.size).uniform(0.5, 1.0, values.shape))
-        return np.copysign(d, given(self.case, "dy")) if name in ("x", "residual", "dy") else d
+        return np.copysign(d, exact_input(self.case, "dy")) if name in ("x", "residual", "dy") else d
 
     def compared(self, output: str, name: str, derivative: torch.Tensor | None) -> Iterator[Difference]:
         """Yield whether the derivative of ⟨v, output⟩ with respect to one input is off, along its direction."""

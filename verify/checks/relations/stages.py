@@ -62,7 +62,7 @@ class Stages:
         return replace(self.z, shift=np.zeros_like(self.z.shift), factor=np.full_like(self.z.factor, factor), off=None)
 
 
-def given(case: Case, name: str) -> Array:
+def exact_input(case: Case, name: str) -> Array:
     """Return the exact values of an input that the case has."""
     values = case.exact[name]
     assert values is not None, name
@@ -72,7 +72,7 @@ def given(case: Case, name: str) -> Array:
 def stage_inputs(run: Run) -> dict[str, Any]:
     """Return what the stages of a case take beside z: their own inputs, and what the contract says of them."""
     case, contract = run.case, run.kernel.contract
-    own: dict[str, Any] = {name: given(case, name) for name in case.op.stage_inputs}
+    own: dict[str, Any] = {name: exact_input(case, name) for name in case.op.stage_inputs}
     if case.op.dropout is not None:
         own |= {name: case.arguments[name] for name in case.op.dropout.options}
     y = promises.output_dtype(case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype)
@@ -100,7 +100,7 @@ def view_of(case: Case, x: Array) -> View:
 
 def summand(case: Case) -> Array:
     """Return what residual is added to: x, or what a dropout leaves of it."""
-    x, dropout = given(case, "x"), case.op.dropout
+    x, dropout = exact_input(case, "x"), case.op.dropout
     left: Array = x if dropout is None else dropout.value(x, {**case.arguments, **case.exact})
     return left
 

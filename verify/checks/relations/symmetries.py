@@ -146,14 +146,15 @@ def scale_dy(run: Run) -> Equations:
     narrow = {contract.xhat, contract.partials, contract.stats} - {None, "float32"}
     if k is None or narrow or not _homogeneous(run):  # a narrow intermediate may underflow
         return None
-    s, changed = stages.stages(run), {"dy": stages.given(case, "dy"), "dresidual_out": case.exact.get("dresidual_out")}
+    s = stages.stages(run)
+    changed = {"dy": stages.exact_input(case, "dy"), "dresidual_out": case.exact.get("dresidual_out")}
     other = nearby(run, {name: -v * 2.0**k for name, v in changed.items() if v is not None})
     found = []
     for name, left, right in equations.pairs(run, other):
         right = -right * 2.0**-k
         apart = np.zeros(left.shape)
         if not contract.deterministic and name not in ("dx", "dresidual"):
-            once = stages.apart_of(s, name, stages.given(case, "dy"), None)
+            once = stages.apart_of(s, name, stages.exact_input(case, "dy"), None)
             apart = 2 * once.reshape(left.shape)
         tolerance = apart + _rounded(run, name, left, right, k, apart)
         words = f"{name} must scale by −2^{k} when dy is scaled by −2^{k}"
@@ -164,7 +165,7 @@ def scale_dy(run: Run) -> Equations:
 def linearity(run: Run) -> Equations:
     """Compare the kernel at either half of dy."""
     case, spec = run.case, run.case.spec
-    dy, passed = stages.given(case, "dy"), case.exact.get("dresidual_out")
+    dy, passed = stages.exact_input(case, "dy"), case.exact.get("dresidual_out")
     if {spec.dy_layout, spec.dresidual_out_layout} & SHARED or not _homogeneous(run):
         return None  # halves of dy do not fit into one shared element
     rng = generator(spec.seed, 0xA5A5A5A5)
@@ -189,7 +190,7 @@ def shift(run: Run) -> Equations:
     """Compare the kernel at x + c and at x."""
     case, spec = run.case, run.case.spec
     name = "residual_out" if "residual_out" in case.exact else "x"
-    x, form = stages.given(case, name), FORMATS[spec.dtype]
+    x, form = stages.exact_input(case, name), FORMATS[spec.dtype]
     most = float(np.abs(x).max())
     if (
         not stages.has_mean(case)

@@ -9,7 +9,7 @@ import numpy as np
 from verify_norm.cases import make
 from verify_norm.checks.relations.equations import arithmetic_of, truth
 from verify_norm.checks.relations.rerun import rerun
-from verify_norm.checks.relations.stages import cotangent, given, stages
+from verify_norm.checks.relations.stages import cotangent, exact_input, stages
 from verify_norm.core import judge, ops
 from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array, Format
@@ -105,7 +105,7 @@ def reordering(run: Run, output: str, dtype: str, a: Array, b: Array, repeated: 
     if output in ("dscale", "dshift") or case.op.user_defined:
         allowed = 2 * judge.allowed(truth(run, output)).ravel()  # each is within its bound
         return np.where(_overflow(FORMATS[dtype], a, b, allowed), np.inf, allowed)
-    dy = given(case, "dy")
+    dy = exact_input(case, "dy")
     terms: Array = np.abs(dy)
     s = stages(run) if case.op.stages else None
     if s is not None:
