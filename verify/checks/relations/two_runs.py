@@ -1,6 +1,6 @@
 """How two runs of one case differ: in bits, or by more than another order of sums explains."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,15 @@ class Difference:
 def steady(run: Run) -> bool:
     """Return whether the kernel gives the same bits in a second run, in fresh memory; if not, `determinism` says so."""
     return not any(differences(run, rerun(run), ("in one run", "in the next")))
+
+
+def first_that_differs(comparisons: Iterable[Iterable[Difference]]) -> Iterator[Difference]:
+    """Yield the differences of the first comparison that has any; what comes later is not compared."""
+    for comparison in comparisons:
+        found = list(comparison)
+        if found:
+            yield from found
+            return
 
 
 def differences(first: Run, second: Run, names: tuple[str, str]) -> Iterator[Difference]:
