@@ -35,7 +35,7 @@ from verify_norm.cases.random import generator
 from verify_norm.checks.relations import equations, stages
 from verify_norm.checks.relations.equations import Equation, Equations
 from verify_norm.checks.relations.forward import reference_at
-from verify_norm.checks.relations.rerun import has_rows, nearby, taken
+from verify_norm.checks.relations.rerun import has_rows, nearby, rows_of
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Run
@@ -226,7 +226,7 @@ def permutation(run: Run) -> Equations:
         return None
     count = case.spec.shape[0]
     order = generator(case.spec.seed, 0xC0FFEE).permutation(count)
-    other, found = nearby(run, taken(case, order)), []
+    other, found = nearby(run, rows_of(case, order)), []
     extents = {tensor.name: tensor.extent for tensor in case.op.outputs}
     by_row = run.kernel.contract.batch_invariant and case.op.view != "channels"
 

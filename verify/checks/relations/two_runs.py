@@ -92,10 +92,10 @@ def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[
     flat = int(np.argmax(np.where(wrong, off, -1.0)))
     index = tuple(int(i) for i in np.unravel_index(flat, outputs[0].shape))
     apart, most = told_apart(float(off[flat]), float(allowed[flat]))
-    beyond = f", where another order of the sum explains {most}" if reordered else ""
+    explained = f", where another order of the sum explains {most}" if reordered else ""
     count = int(wrong.sum())
     words = (
-        f"{element(name, index)} is {a[flat]:.9g} {names[0]}, {b[flat]:.9g} {names[1]}, {apart} apart{beyond}; "
+        f"{element(name, index)} is {a[flat]:.9g} {names[0]}, {b[flat]:.9g} {names[1]}, {apart} apart{explained}; "
         f"{count} of {a.size} elements differ"
     )
     yield Difference(name, words, index, count)
