@@ -143,9 +143,8 @@ def _series(run: Run, *, same: bool) -> Iterator[Difference | Note]:
         (seconds_of_new if new else seconds_of_known).append(clock.seconds - before)
         found = list(_wrong(run, result))
         if found:
-            usual = rerun(
-                run, result.case.exact, spec=spec, truth=True
-            )  # what is wrong there too is left to `accuracy`
+            # What is wrong in a usual call too is left to `accuracy`.
+            usual = rerun(run, result.case.exact, spec=spec, truth=True)
             where = f"in call {number + 1} of a series with {'new' if new else 'the same'} values in the same memory"
             for difference in found:
                 if not _over(usual, difference.output):
