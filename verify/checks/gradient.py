@@ -77,7 +77,9 @@ def gradient(run: Run) -> Iterable[Finding | SmallestError | NoData]:
         return
     if not any(c.judged for c in found):
         yield NoData()
-    for c in (c for c in found if c.judged):
+    for c in found:
+        if not c.judged:
+            continue
         u = FORMATS[truth(run, c.output).dtype].u  # what the last rounding may take back
         if c.ratio.max() > 1:
             yield _found(run, c)
@@ -118,8 +120,8 @@ def _rows(run: Run) -> Comparison:
     left, tolerance = _identity(run, d, moved, names, lam)
     terms = compared(run)["dx"][0].got.reshape(units, n) * d
     typical = np.sqrt((terms * terms).sum(1) / np.maximum((terms != 0).sum(1), 1))
-    found = Comparison("", "dx", left, terms.sum(1), tolerance, typical, "row")
-    return replace(found, name=str(names[found.worst]))
+    comparison = Comparison("", "dx", left, terms.sum(1), tolerance, typical, "row")
+    return replace(comparison, name=str(names[comparison.worst]))
 
 
 def _identity(run: Run, d: Array, moved: Moved, names: Any, lam: float) -> tuple[Array, Array]:

@@ -51,7 +51,9 @@ def cases(run: Run) -> Iterator[Case]:
     """
     contract = run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
-    for spec in plain(run) if wide and not contract.inplace and run.case.op.lawful else ():
+    if not wide or contract.inplace or not run.case.op.lawful:
+        return
+    for spec in plain(run):
         case = make.build(spec, run.case.op, contract, run.case.device, benign(run.case, spec))
         terms = prod(spec.shape) * geometry.row_length(spec, run.case.op)  # of a sum of products of sums
         if exact_input(case, "rstd").max(initial=0.0) ** 4 * terms < format_of(spec).largest:
@@ -94,10 +96,12 @@ def plain(run: Run) -> tuple[CaseSpec, ...]:
     """
     spec, kernel = run.case.spec, run.kernel
     layouts: dict[str, Any] = {f.name: "contiguous" for f in fields(CaseSpec) if f.name.endswith("_layout")}
-    whole = replace(spec, **layouts)
-    some = [replace(whole, dtype="float32", weight_dtype=None)] * ("float32" in kernel.dtypes)
-    able = (each for each in (*some, whole) if kernel.fitted(each) == each and kernel.refuses(each) is None)
-    return tuple(dict.fromkeys(able))
+    own = replace(spec, **layouts)
+    specs = [own]
+    if "float32" in kernel.dtypes:
+        specs.insert(0, replace(own, dtype="float32", weight_dtype=None))
+    accepted = (each for each in specs if kernel.fitted(each) == each and kernel.refuses(each) is None)
+    return tuple(dict.fromkeys(accepted))
 
 
 def format_of(spec: CaseSpec) -> Format:
@@ -187,7 +191,7 @@ class _Reference:
         """
         case, size = self.case, prod(self.case.spec.shape)
         v, d = self.direction(output.removeprefix("d")), self.direction(name)
-        norms = [float(np.linalg.norm(each)) * sqrt(size / each.size) for each in (v, d)]
+        norms = [float(np.linalg.norm(along)) * sqrt(size / along.size) for along in (v, d)]
         affine = prod(geometry.affine_shape(case.spec, case.op))
         n = geometry.row_length(case.spec, case.op) + size // affine
         scale = max(self.r, 1.0) ** 2 * (1.0 + abs(case.arguments.get("weight_offset", 0.0))) ** 2

@@ -103,7 +103,11 @@ def scale(run: Run) -> Equations:
     if k is None or x is None or not x.any() or not _homogeneous(run) or short or captures.in_use():
         return None
     s = stages.stages(run)
-    scaled = {name: None if (v := case.exact[name]) is None else v * 2.0 ** (k * POWERS[name]) for name in names}
+    scaled: dict[str, Array] = {}
+    for name in names:
+        values = case.exact[name]
+        if values is not None:
+            scaled[name] = values * 2.0 ** (k * POWERS[name])
     other = nearby(run, scaled, replace(case.spec, eps=case.spec.eps * 4.0**k))
     found = []
     for name, left, right in equations.pairs(run, other):
