@@ -58,6 +58,17 @@ class Mode:
         return self.words if self.number is None else f"{self.words} ({self.number})"
 
 
+def _of_copies(words: str, copy: Callable[..., Any]) -> Mode:
+    """Return the mode in which copies of modules run in their place."""
+    copying = partial(module_calls.copying, copy)
+    return Mode(words, lambda function, device: wrapping.of_modules(function, copying))
+
+
+def _of_batch(words: str, names: Collection[str] | None) -> Mode:
+    """Return the mode in which these inputs, or all tensors, have a batch under torch.func.vmap."""
+    return Mode(words, lambda function, device: wrapping.batched(function, of=names))
+
+
 NO_GRAD = Mode(ways.NO_GRAD, lambda function, device: torch.no_grad()(function))
 INFERENCE = Mode(ways.INFERENCE, lambda function, device: torch.inference_mode()(wrapping.made_there(function)))
 AUTOCAST = Mode(ways.AUTOCAST, lambda function, device: torch.autocast(device, torch.bfloat16)(function))
@@ -66,19 +77,13 @@ EVALUATING, UNTRACKED = (
     Mode(words, lambda function, device: wrapping.of_modules(function, module_calls.evaluating))
     for words in (ways.EVALUATING, ways.UNTRACKED)
 )
-COPIES = tuple(
-    Mode(words, lambda function, device, how=how: wrapping.of_modules(function, partial(module_calls.copying, how)))  # type: ignore[misc]
-    for words, how in zip(ways.COPIES, (copies.deep, copies.shallow, copies.saved, copies.loaded), strict=True)
-)
+COPIES = tuple(map(_of_copies, ways.COPIES, (copies.deep, copies.shallow, copies.saved, copies.loaded)))
 DETERMINISTIC = Mode(ways.DETERMINISTIC, lambda function, device: wrapping.deterministically()(function))
 THREADED = Mode(ways.THREADED, lambda function, device: wrapping.in_threads(THREADS[0])(function))
 WIDER = Mode(ways.WIDER, lambda function, device: wrapping.refusing(wrapping.default_dtype(torch.float64)(function)))
 LOWERED = Mode(ways.LOWERED, lambda function, device: wrapping.matmul_precision("high")(function))
 REPLAYED = Mode(ways.REPLAYED, lambda function, device: captures.replayed(function))
-OF_VMAP = (BATCHED, ALL_BATCHED, PARAMETERS_BATCHED) = tuple(
-    Mode(words, lambda function, device, of=of: wrapping.batched(function, of=of))  # type: ignore[misc]
-    for words, of in zip(ways.OF_VMAP, (wrapping.DATA, None, ways.PARAMETERS), strict=True)
-)
+OF_VMAP = tuple(map(_of_batch, ways.OF_VMAP, (wrapping.DATA, None, ways.PARAMETERS)))
 UNRECORDED = Mode(ways.UNRECORDED, lambda function, device: _requiring(ways.LEAVES, False, function))
 UNTRAINED = Mode(ways.UNTRAINED, lambda function, device: _requiring(ways.PARAMETERS, False, function))
 INSIDE = Mode(ways.INSIDE, lambda function, device: _requiring(ways.LEAVES, True, wrapping.made_there(function)))
