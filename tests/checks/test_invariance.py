@@ -12,7 +12,7 @@ from verify_norm.cases import make
 from verify_norm.cases.corners import corners
 from verify_norm.cases.placement import placement
 from verify_norm.checks import CHECKS, invariance
-from verify_norm.checks.relations.rerun import taken
+from verify_norm.checks.relations.rerun import rows_of
 from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, Observed
 from verify_norm.core.kernel import Kernel
@@ -195,12 +195,12 @@ def test_a_batch_that_fails_is_told_and_one_that_is_refused_is_not():
 def test_rows_are_taken_with_what_was_saved_of_them():
     spec = CaseSpec(shape=(3, 4, 5), num_groups=2)
     case = make.case(spec, OPS["groupnorm_bwd"], Contract())
-    two = taken(case, np.array([2, 0]))
+    two = rows_of(case, np.array([2, 0]))
     assert two["x"].shape == (2, 4, 5)
     assert (two["mean"] == case.exact["mean"][[2, 0]]).all()
     assert two["weight"] is case.exact["weight"]
     leading = make.case(replace(spec, num_groups=None), OPS["layernorm_bwd"], Contract())
-    assert (taken(leading, np.array([1]))["rstd"] == leading.exact["rstd"][4:8]).all()
+    assert (rows_of(leading, np.array([1]))["rstd"] == leading.exact["rstd"][4:8]).all()
 
 
 def test_a_kernel_that_fails_on_one_row_is_told():

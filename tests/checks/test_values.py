@@ -101,9 +101,9 @@ def run_of(function):
 
 
 def test_a_check_looks_at_its_own_outputs():
-    alone = run_of(lambda **given: layernorm_fwd(**given)[0])
-    assert [values._judged(alone, statistics) for statistics in (False, True)] == [True, False]
-    assert [values._judged(run_of(layernorm_fwd), statistics) for statistics in (False, True)] == [True, True]
+    alone, whole = run_of(lambda **given: layernorm_fwd(**given)[0]), run_of(layernorm_fwd)
+    assert [values._judged(alone, statistics=statistics) for statistics in (False, True)] == [True, False]
+    assert [values._judged(whole, statistics=statistics) for statistics in (False, True)] == [True, True]
 
 
 def test_a_result_of_given_statistics_is_told_from_a_wrong_one(monkeypatch):

@@ -17,7 +17,7 @@ from verify_norm.checks.relations.forward_mode import forward_mode
 from verify_norm.checks.relations.graphs import asked, graph_of
 from verify_norm.checks.relations.rerun import small
 from verify_norm.checks.relations.second_order import second_order
-from verify_norm.checks.relations.two_runs import Difference, beyond, steady
+from verify_norm.checks.relations.two_runs import Difference, beyond, first_that_differs, steady
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.geometry import differentiable
@@ -32,8 +32,8 @@ REFUSED = re.compile(r"second time|\b(once|twice)\b|retain_graph|unpacked|checkp
 
 
 def _looks(run: Run) -> bool:
-    here = run.kernel.autograd and not run.kernel.remote
-    return here and "autograd" in run.case.spec.further and small(run)
+    has_graph = run.kernel.autograd and not run.kernel.remote
+    return has_graph and "autograd" in run.case.spec.further and small(run)
 
 
 def _no_graph(kernel: Kernel, _: Collection[str]) -> str:
@@ -55,19 +55,22 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
     What differs in the usual way too is left to `determinism`.
     """
     offered = ways.offered(run.case.op, autograd=True)["autograd"]
-    found = {name: list(WAYS[name](run)) for name in ways.taken(run.case.spec, "autograd", offered)}
-    tried = [name for name, some in found.items() if NoData() not in some]
+    tried, wrong = list[str](), list[Difference]()
+    for way in ways.taken(run.case.spec, "autograd", offered):
+        found = list(WAYS[way](run))
+        if NoData() not in found:
+            tried.append(way)
+        wrong += (item for item in found if isinstance(item, Difference))
     yield from map(Tried, tried)
     if not tried:
         yield NoData()
-    seen = [one for some in found.values() for one in some if isinstance(one, Difference)]
-    if seen and steady(run):
-        for difference in seen:
+    if wrong and steady(run):
+        for difference in wrong:
             yield finding(run, "autograd", difference.output, difference.words, index=difference.index)
 
 
-def _again(run: Run) -> Found:
-    """Yield what is wrong in a second backward over one graph, whose dy is another one, by `grad` and by `backward`."""
+def _second_backward(run: Run) -> Found:
+    """Yield what is wrong in a second backward over one graph, by `grad` or by `backward`, after one with other dy."""
 
     def second(graph: Graph, given: Mapping[str, Any]) -> Any:
         return graph.gradients(_after_another(graph, given), retain_graph=True)
@@ -86,18 +89,17 @@ def _again(run: Run) -> Found:
         torch.autograd.backward([graph.outputs[n] for n in asks], list(asks.values()))
         return graph.named({name: leaf.grad for name, leaf in graph.leaves.items()})
 
-    for ask, words in (
-        (second, "in the second backward over one graph"),
-        (partial(accumulated, zeros=False), "in .grad after torch.autograd.backward"),
-        (partial(accumulated, zeros=True), "in .grad, zero before torch.autograd.backward"),
-    ):
-        other = asked(run, ask)
-        if other.problem is not None and REFUSED.search(other.problem):
-            continue
-        found = list(beyond(run, other, ("as usual", words)))
-        if found:
-            yield from found
-            return
+    def comparisons() -> Iterator[Iterator[Difference]]:
+        for ask, words in (
+            (second, "in the second backward over one graph"),
+            (partial(accumulated, zeros=False), "in .grad after torch.autograd.backward"),
+            (partial(accumulated, zeros=True), "in .grad, zero before torch.autograd.backward"),
+        ):
+            result = asked(run, ask)
+            if result.problem is None or not REFUSED.search(result.problem):
+                yield beyond(run, result, ("as usual", words))
+
+    yield from first_that_differs(comparisons())
 
 
 def _after_another(graph: Graph, given: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -124,10 +126,10 @@ def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
                     contents.overwrite(tensor, 1 - 2 * tensor)
             return graph.gradients(graph.cotangents(given))
 
-        other = asked(run, ask)
-        if other.problem is None:
+        result = asked(run, ask)
+        if result.problem is None:
             why = f"where {name} is overwritten between forward and backward and no error is raised (save_for_backward)"
-            yield from beyond(run, other, ("as usual", why))
+            yield from beyond(run, result, ("as usual", why))
 
 
 def _moved(run: Run) -> Found:
@@ -155,24 +157,25 @@ def _elsewhere(run: Run) -> Found:
 
 def _interleaved(run: Run) -> Found:
     """Yield what is wrong where a forward of other values, with or without its backward, comes before the backward."""
-    assert run.kernel.forward_run is not None
     tensors = ("residual_out", *differentiable(run.case.op))
-    for backward, words in ((False, "a forward"), (True, "a forward and its backward")):
-        serving = module_calls.Instance(writes=False).serving(run.kernel.forward_run)  # one module for both
-        held = replace(run, kernel=replace(run.kernel, forward_run=serving))
 
-        def ask(graph: Graph, given: Mapping[str, Any], held: Run = held, backward: bool = backward) -> Any:
+    def comparison(backward: bool, words: str) -> Iterator[Difference]:
+        assert run.kernel.forward_run is not None
+        serving = module_calls.Instance(writes=False).serving(run.kernel.forward_run)  # one module for both forwards
+        with_one_module = replace(run, kernel=replace(run.kernel, forward_run=serving))
+
+        def ask(graph: Graph, given: Mapping[str, Any]) -> Any:
             others = {name: 1 - 2 * given[name] for name in tensors if given.get(name) is not None}
-            between = graph_of(held, {**given, **others})
+            between = graph_of(with_one_module, {**given, **others})
             if backward:
                 between.gradients(between.cotangents(given))
             return graph.gradients(graph.cotangents(given))
 
-        other = asked(held, ask)
-        found = list(beyond(run, other, ("as usual", f"where {words} of other values comes before the backward")))
-        if found:
-            yield from found
-            return
+        result = asked(with_one_module, ask)
+        return beyond(run, result, ("as usual", f"where {words} of other values comes before the backward"))
+
+    choices = ((False, "a forward"), (True, "a forward and its backward"))
+    yield from first_that_differs(comparison(backward, words) for backward, words in choices)
 
 
 def _split(run: Run) -> Found:
@@ -187,9 +190,11 @@ def _split(run: Run) -> Found:
         exact = x + residual == summed
         return {**given, "x": torch.where(exact, x, summed), "residual": torch.where(exact, residual, 0)}
 
-    other = asked(run, lambda graph, given: graph.gradients(graph.cotangents(given)), before)
-    yield from beyond(run, other, ("where residual is 0", "where x and residual share the same sum"))
-    for summand in ("x", "residual") if "x" not in run.case.spec.frozen else ():
+    result = asked(run, lambda graph, given: graph.gradients(graph.cotangents(given)), before)
+    yield from beyond(run, result, ("where residual is 0", "where x and residual share the same sum"))
+    if "x" in run.case.spec.frozen:
+        return
+    for summand in ("x", "residual"):
 
         def ask(_: Graph, given: Mapping[str, Any], summand: str = summand) -> Any:
             graph = graph_of(run, given, summand)
@@ -200,7 +205,7 @@ def _split(run: Run) -> Found:
 
 
 WAYS: dict[str, Callable[[Run], Found]] = {
-    ways.AGAIN: _again,
+    ways.AGAIN: _second_backward,
     ways.OVERWRITTEN: _data_overwritten,
     ways.PARAMETERS_OVERWRITTEN: partial(_overwritten, names=("weight", "bias")),
     ways.SECOND: second_order,

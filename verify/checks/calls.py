@@ -19,7 +19,7 @@ from verify_norm.checks.relations.between import between
 from verify_norm.checks.relations.held import Held, alone, built, over_bound, placed
 from verify_norm.checks.relations.others import almost_the_same, nudged, one_alone
 from verify_norm.checks.relations.rerun import cheap, once_more
-from verify_norm.checks.relations.two_runs import Difference, differences, steady
+from verify_norm.checks.relations.two_runs import Difference, differences, first_that_differs, steady
 from verify_norm.core import judge, ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.run import Run
@@ -56,15 +56,20 @@ def calls(run: Run) -> Iterator[Finding | NoData | Tried]:
     names = list(ways.taken(run.case.spec, "call", tuple(CALLS)))
     if run.kernel.remote and ways.TWO_THREADS in names:
         names.remove(ways.TWO_THREADS)  # the channel to its process takes one call at a time
-    yield from map(Tried, names) if names else [NoData()]
-    for usual, words in _usual(run):
-        for name in names if names and steady(usual) else ():  # before a call changes what the kernel keeps
-            for difference in CALLS[name](usual, _others(run)):
+    if not names:
+        yield NoData()
+        return
+    yield from map(Tried, names)
+    for called, words in _called(run):
+        if not steady(called):  # asked before a call changes what the kernel keeps
+            continue
+        for name in names:
+            for difference in CALLS[name](called, _others(run)):
                 yield finding(run, "calls", difference.output, difference.words + words)
 
 
-def _usual(run: Run) -> Iterator[tuple[Run, str]]:
-    """Yield the run as the case has the kernel called, as usual or as in inference, and what a message says of it."""
+def _called(run: Run) -> Iterator[tuple[Run, str]]:
+    """Yield the run with the kernel called as the case says, as usual or as in inference, and the words for that."""
     called = ways.taken(run.case.spec, "called", ways.WAYS["called"])
     inferring = _inferring(run) if ways.AS_IN_INFERENCE in called and run.case.op.forward is None else run
     if inferring is run or ways.AS_USUAL in called:
@@ -74,13 +79,16 @@ def _usual(run: Run) -> Iterator[tuple[Run, str]]:
 
 
 def _inferring(run: Run) -> Run:
-    """Return the run as in inference; the usual one where that differs, which `modes` reports."""
+    """Return the run with the kernel called as in inference; the run itself if its outputs differ there.
+
+    `modes` reports such a difference.
+    """
     assert run.kernel.run is not None
     function = torch.no_grad()(run.kernel.run)
     if run.case.op.view != "channels":  # BatchNorm evaluates something else
         function = module_calls.evaluating()(function)
-    other = replace(run, kernel=replace(run.kernel, run=function))  # with the ratios of the usual outputs
-    return run if any(differences(run, alone(other, {}), ("", ""))) else other
+    inferring = replace(run, kernel=replace(run.kernel, run=function))  # with the ratios of the usual outputs
+    return run if any(differences(run, alone(inferring, {}), ("", ""))) else inferring
 
 
 def _others(run: Run) -> Exact:
@@ -91,14 +99,17 @@ def _others(run: Run) -> Exact:
 
 def _values(run: Run, other: Exact) -> Iterator[Difference]:
     """Yield what is wrong where all tensors get new values or one alone does, or where they were almost the same."""
-    found = list(_overwritten(Held(run), other, "all tensors"))
-    found = found or list(_overwritten(Held(run), other, "all tensors", uncounted=True))
-    for spec, exact, words in one_alone(run, other):
-        found = found or list(_almost_the_same(run, exact, words, in_place=spec))
-    for name in nudged(run):
-        for exact, words in almost_the_same(run, name):
-            found = found or list(_almost_the_same(run, exact, words))
-    yield from found
+
+    def comparisons() -> Iterator[Iterator[Difference]]:
+        yield _overwritten(Held(run), other, "all tensors")
+        yield _overwritten(Held(run), other, "all tensors", uncounted=True)
+        for spec, exact, words in one_alone(run, other):
+            yield _almost_the_same(run, exact, words, in_place=spec)
+        for name in nudged(run):
+            for exact, words in almost_the_same(run, name):
+                yield _almost_the_same(run, exact, words)
+
+    return first_that_differs(comparisons())
 
 
 def _almost_the_same(run: Run, exact: Exact, words: str, *, in_place: CaseSpec | None = None) -> Iterator[Difference]:
@@ -110,42 +121,48 @@ def _almost_the_same(run: Run, exact: Exact, words: str, *, in_place: CaseSpec |
     held(before)
     device, contract = case.device, run.kernel.contract
     after = make.build(in_place or case.spec, case.op, contract, device, exact, truth=True, poison=case.poison)
-    again = held(placed(before, after, uncounted=True) if in_place else after)
+    later = held(placed(before, after, uncounted=True) if in_place else after)
     since = ", written through .data since" if in_place else ""
-    found = over_bound(run, again, f"after a call in which {words}{since}")
-    yield from (one for one in found if one.output is not None and _kept(run, again, one.output))
+    for difference in over_bound(run, later, f"after a call in which {words}{since}"):
+        if difference.output is not None and _kept(run, later, difference.output):
+            yield difference
 
 
-def _kept(run: Run, again: Run, output: str) -> bool:
+def _kept(run: Run, later: Run, output: str) -> bool:
     """Return whether most wrong elements are as far off as results of the call before; else they are inaccurate."""
-    got, before, want = again.outputs[output], run.case.expected[output], again.case.expected[output]
-    assert got is not None
-    assert got.ratio is not None
+    result, before, want = later.outputs[output], run.case.expected[output], later.case.expected[output]
+    assert result is not None
+    assert result.ratio is not None
     assert before is not None
     assert want is not None
-    wrong = got.ratio > 1
-    off, change = np.abs(got.got - want.value)[wrong], np.abs(before.value - want.value)[wrong]
-    return bool(np.mean((off >= change / KEPT) & (off <= change + 2 * judge.allowed(want)[wrong])) >= 0.5)
+    wrong = result.ratio > 1
+    off = np.abs(result.got - want.value)[wrong]
+    change = np.abs(before.value - want.value)[wrong]
+    as_before = (off >= change / KEPT) & (off <= change + 2 * judge.allowed(want)[wrong])
+    return bool(np.mean(as_before) >= 0.5)
 
 
 def _parameters(run: Run, other: Exact) -> Iterator[Difference]:
-    mine = {name: other[name] for name in ("weight", "bias") if run.case.exact.get(name) is not None}
-    names = " and ".join(mine) or "all tensors"
-    for turn, way in enumerate(module_calls.WRITES):
-        held = Held(run, module_calls.Instance(turn - 1))  # the first call writes too
-        found = list(_overwritten(held, mine or other, names))
-        if found and held.instance.modules:
-            found = [replace(one, words=f"{one.words}; the module's parameters are written {way}") for one in found]
+    """Yield what is wrong where weight and bias get new values, of a module in each of the ways to write them.
+
+    Of an operator without parameters all tensors get new values.
+    """
+    parameters = {name: other[name] for name in ("weight", "bias") if run.case.exact.get(name) is not None}
+    changed, names = parameters or other, " and ".join(parameters) or "all tensors"
+    for number, way in enumerate(module_calls.WRITES):
+        held = Held(run, module_calls.Instance(number - 1))  # the first call writes too
+        found = list(_overwritten(held, changed, names))
         if not held.instance.modules:
-            found = found or list(_overwritten(Held(run), mine or other, names, uncounted=True))
-            yield from found
+            yield from found or _overwritten(Held(run), changed, names, uncounted=True)
             return
-        yield from found
+        for difference in found:
+            yield replace(difference, words=f"{difference.words}; the module's parameters are written {way}")
         if found:
             return
     if run.case.op.view != "channels":  # BatchNorm evaluates something else
-        for one in _overwritten(Held(run), mine or other, names, evaluating=True):
-            yield replace(one, words=f"{one.words}; between both the module is evaluated, and trained again")
+        for difference in _overwritten(Held(run), changed, names, evaluating=True):
+            words = f"{difference.words}; between both the module is evaluated, and trained again"
+            yield replace(difference, words=words)
 
 
 def _overwritten(
@@ -160,10 +177,10 @@ def _overwritten(
     held(before)
     if evaluating:
         held(before, evaluating=True)
-    again = held(placed(before, built(held.run, changed), uncounted=uncounted))
+    later = held(placed(before, built(held.run, changed), uncounted=uncounted))
     how = ", written through .data, which counts no version" if uncounted else ""
     words = ("with these values in new tensors", f"where {which} of the call before hold them now{how}")
-    yield from differences(alone(held.run, changed), again, words)
+    yield from differences(alone(held.run, changed), later, words)
 
 
 @contextmanager
@@ -182,18 +199,22 @@ def _many(run: Run, other: Exact) -> Iterator[Difference]:
     runs: list[Run] = []
     with _in_series():
         while len(runs) < FEWEST or (len(runs) < MOST and time.perf_counter() - started < SECONDS):
-            turn: Exact = other if len(runs).bit_count() % 2 else {}
-            one = held(built(run, turn))
+            values: Exact = other if len(runs).bit_count() % 2 else {}
+            result = held(built(run, values))
             # Outputs outlive what they are made of. The caller holds views, which a pool of outputs must notice too.
-            views = one.returned if run.kernel.remote else {name: t.detach() for name, t in one.returned.items()}
-            runs.append(replace(one, case=replace(one.case, arguments={}), returned=views))
-    usual = (run, alone(run, other))
-    for number, one in enumerate(runs):
-        found = list(differences(usual[number.bit_count() % 2], one, ("alone", f"in call {number + 1}")))
-        found = found or list(_rewritten(one, f"after {len(runs) - number - 1} more calls"))
-        if found:
-            yield from found
-            return
+            views = result.returned
+            if not run.kernel.remote:
+                views = {name: tensor.detach() for name, tensor in views.items()}
+            runs.append(replace(result, case=replace(result.case, arguments={}), returned=views))
+    run_alone, other_alone = run, alone(run, other)
+
+    def comparisons() -> Iterator[Iterator[Difference]]:
+        for number, result in enumerate(runs):
+            expected = other_alone if number.bit_count() % 2 else run_alone
+            yield differences(expected, result, ("alone", f"in call {number + 1}"))
+            yield _rewritten(result, f"after {len(runs) - number - 1} more calls")
+
+    yield from first_that_differs(comparisons())
 
 
 def _rewritten(run: Run, when: str) -> Iterator[Difference]:
@@ -203,7 +224,10 @@ def _rewritten(run: Run, when: str) -> Iterator[Difference]:
     tensors = [packed.values(name, tensor, case.spec, case.op, contract)[1] for name, tensor in later.items()]
     for name, now in zip(later, transfer.values(tensors), strict=True):
         output = run.outputs[name]
-        if output is not None and (count := int((~judge.identical(now.ravel(), output.got.ravel())).sum())):
+        if output is None:
+            continue
+        count = int((~judge.identical(now.ravel(), output.got.ravel())).sum())
+        if count:
             yield Difference(name, f"{count} elements of {name} change {when}, although the caller still holds it")
 
 
@@ -213,30 +237,35 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     They share a module where its tensors need not be replaced during a call, which is no matter of two threads.
     """
     shared = not run.kernel.autograd and run.case.op.view != "channels"
-    kept = {name: run.case.exact[name] for name in ("weight", "bias") if name in run.case.exact and shared}
-    other = {**other, **kept}
-    held, call = Held(run), once_more(run)
-    called_once = held if shared else lambda case: call(run.kernel, case)
-    called_once(built(run, {}))  # writes the parameters
+    if shared:
+        other = {**other, **{name: run.case.exact[name] for name in ("weight", "bias") if name in run.case.exact}}
+    held, execute = Held(run), once_more(run)
+
+    def call(values: Exact) -> Run:
+        case = built(run, values)
+        return held(case) if shared else execute(run.kernel, case)
+
+    call({})  # writes the parameters
     start = Barrier(2)
 
-    def called(values: Exact) -> list[Run]:
+    def calls_of_thread(values: Exact) -> list[Run]:
         runs: list[Run] = []
         start.wait()
         started = time.perf_counter()
         while len(runs) < IN_THREAD[0] or (len(runs) < IN_THREAD[1] and time.perf_counter() - started < SECONDS):
-            runs.append(called_once(built(run, values)))
+            runs.append(call(values))
         return runs
 
     with _in_series(), switching(SWITCH), _flags_of_modes(), ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(called, ({}, other)))
-    for values, runs in zip(({}, other), both, strict=True):
-        usual = alone(run, values)
-        for one in runs:
-            found = list(differences(usual, one, ("alone", "beside a call in another thread")))
-            if found:
-                yield from found
-                return
+        of_threads = list(pool.map(calls_of_thread, ({}, other)))
+
+    def comparisons() -> Iterator[Iterator[Difference]]:
+        for values, runs in zip(({}, other), of_threads, strict=True):
+            expected = alone(run, values)
+            for result in runs:
+                yield differences(expected, result, ("alone", "beside a call in another thread"))
+
+    yield from first_that_differs(comparisons())
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from verify_norm.cases import make
-from verify_norm.checks.relations.stages import cotangent, given, norm, own_statistics, stages, summand
+from verify_norm.checks.relations.stages import cotangent, exact_input, norm, own_statistics, stages, summand
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Condition, Finding
@@ -94,19 +94,23 @@ def _condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ..
     at = None if place is None else int(np.ravel_multi_index(place, shape))
 
     def statistic(values: Array, worst: Any) -> float:
-        if served is None:
-            seen = _seen(values, n, extent, worst)
-            seen = np.broadcast_to(seen, shape) if extent == "block" else seen
+        if served is not None:
+            by_element = worst(grouped(np.broadcast_to(values, n.view.shape), served), axis=1)
         else:
-            seen = worst(grouped(np.broadcast_to(values, n.view.shape), served), axis=1)
-        return float(worst(seen) if at is None else seen.ravel()[at])
+            by_element = _by_element(values, n, extent, worst)
+            if extent == "block":
+                by_element = np.broadcast_to(by_element, shape)
+        return float(worst(by_element) if at is None else by_element.ravel()[at])
 
-    of_x, size = output not in ("dbias", "dshift", "residual_out") or not op.linear, np.abs(n.mean)
-    return Condition(
-        None if at is None else _cancellation(run, n, output, at),
-        statistic(np.where(size == 0, 0.0, size / np.sqrt(n.var)), np.max) if of_x and n.centred else None,
-        statistic(n.var / (n.var + spec.eps * n.rstd_scale**2), np.min) if of_x else None,
-    )
+    cancellation = None if at is None else _cancellation(run, n, output, at)
+    offset: float | None = None
+    variance: float | None = None
+    if output not in ("dbias", "dshift", "residual_out") or not op.linear:  # else x̂ has no part in it
+        variance = statistic(n.var / (n.var + spec.eps * n.rstd_scale**2), np.min)
+        if n.centred:
+            size = np.abs(n.mean)
+            offset = statistic(np.where(size == 0, 0.0, size / np.sqrt(n.var)), np.max)
+    return Condition(cancellation, offset, variance)
 
 
 def _cancellation(run: Run, n: Norm, output: str, at: int) -> float | None:
@@ -118,13 +122,14 @@ def _cancellation(run: Run, n: Norm, output: str, at: int) -> float | None:
     return float(whole / np.abs(left)) if whole else 1.0
 
 
-def _seen(values: Array, n: Norm, extent: Extent, worst: Any) -> Array:
+def _by_element(values: Array, n: Norm, extent: Extent, worst: Any) -> Array:
     """Return a statistic for each element of an output: the worst one where it depends on several."""
     if extent == "data":
         return np.broadcast_to(values, n.view.shape)
     if extent == "affine":
         values = worst(np.broadcast_to(values, n.view.shape), axis=n.view.shared)
-    return values if extent in ("affine", "statistic", "block") else worst(values)
+    whole: Array = values if extent in ("affine", "statistic", "block") else worst(values)
+    return whole
 
 
 def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
@@ -133,7 +138,7 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
     if output == "y":
         return _of_y(n), n.y
     if output == "residual_out":
-        parts = summand(run.case), given(run.case, "residual")
+        parts = summand(run.case), exact_input(run.case, "residual")
         return np.abs(parts[0]) + np.abs(parts[1]), parts[0] + parts[1]
     if output == "mean":
         return n.average(np.abs(n.x)), n.mean
@@ -141,7 +146,7 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
         return n.var, n.var
     if "dy" not in exact:
         return None
-    dy = given(run.case, "dy").reshape(shape)
+    dy = exact_input(run.case, "dy").reshape(shape)
     if run.case.op.stages:
         dy = cotangent(stages(run), dy)[0]
     before = run.case.op.before
@@ -159,23 +164,27 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
 
 
 def _of_y(n: Norm) -> Array:
-    scaled = n.rstd * (np.abs(n.x) + np.abs(n.mean)) * (1.0 if n.weight is None else np.abs(n.weight))
-    found: Array = scaled + (0.0 if n.bias is None else np.abs(n.bias))
-    return found
+    """Return the sum of the magnitudes of the terms of w·x̂ + b."""
+    size: Array = n.rstd * (np.abs(n.x) + np.abs(n.mean))
+    if n.weight is not None:
+        size = size * np.abs(n.weight)
+    if n.bias is not None:
+        size = size + np.abs(n.bias)
+    return size
 
 
 def _before(run: Run, output: str, dh: Array) -> Array:
     """Return |gradient| of x, or of an own input, where the result of the stage before the norm has the gradient dh."""
-    x = given(run.case, "x")
+    x = exact_input(run.case, "x")
     dx, own = run.case.op.before.pull(dh.reshape(x.shape), x, run.case.exact)
-    made: Array = dx if output == "dx" else own[output.removeprefix("d")]
-    return np.abs(made)
+    gradient: Array = dx if output == "dx" else own[output.removeprefix("d")]
+    return np.abs(gradient)
 
 
 def _own_terms(run: Run, output: str) -> tuple[Array, Array] | None:
     """Return the same of the gradient of a stage's own input: its terms are products of dy and those of z."""
     s, name = stages(run), output.removeprefix("d")
-    dy = given(run.case, "dy").reshape(s.norm.view.shape)
+    dy = exact_input(run.case, "dy").reshape(s.norm.view.shape)
     applied, size = [], _of_y(s.norm)
     for stage, z in zip(s.stages, s.steps.zs[:-1], strict=True):
         applied.append((stage, z.value, size))  # size: the sum of the magnitudes of z's terms

@@ -30,7 +30,7 @@ import numpy as np
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import arithmetic_of, compared, format_of, half_ulps, pairs, truth
 from verify_norm.checks.relations.rerun import NearbyError, has_rows, nearby, small
-from verify_norm.checks.relations.stages import given, has_mean, normalized, own_statistics, stage_inputs, view_of
+from verify_norm.checks.relations.stages import exact_input, has_mean, normalized, own_statistics, stage_inputs, view_of
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.excess import element
@@ -88,16 +88,16 @@ def _numbers_for_zero_by_zero(run: Run) -> Iterator[Compared]:
     extents = {tensor.name: tensor.extent for tensor in run.case.op.outputs}
     for name, (output, expected) in compared(run).items():
         if name == "y" and run.case.op.quantizer is not None:
-            continue  # it may be its scale that tells it
+            continue  # its scale alone may be NaN
         if name in ("y", "dx", "dresidual", "dweight", "rstd"):
-            bad = where[extents[name]].reshape(output.got.shape) & np.isfinite(output.got)
+            wrong = where[extents[name]].reshape(output.got.shape) & np.isfinite(output.got)
             if _dropped(run, name):
-                bad &= given(run.case, "mask") != 0  # what is dropped is 0
+                wrong &= exact_input(run.case, "mask") != 0  # what is dropped is 0
             words = "NaN or infinity, because a row without variance gives 0/0 if eps is 0"
-            yield Compared(name, output.got, expected.value, bad, words)
+            yield Compared(name, output.got, expected.value, wrong, words)
         elif name == "dbias":
-            bad = ~np.isfinite(output.got) & judge.judged(expected) & (np.abs(expected.value) < 1e4)
-            yield Compared(name, output.got, expected.value, bad, "a finite number, because it does not depend on x")
+            wrong = ~np.isfinite(output.got) & judge.judged(expected) & (np.abs(expected.value) < 1e4)
+            yield Compared(name, output.got, expected.value, wrong, "a finite number, because it does not depend on x")
 
 
 def _dropped(run: Run, name: str) -> bool:
@@ -105,26 +105,28 @@ def _dropped(run: Run, name: str) -> bool:
     return name == "dx" and run.case.op.dropout is not None
 
 
-def _again(run: Run) -> bool:
+def _runs_nearby(run: Run) -> bool:
+    """Return whether the kernel runs once more, on a case near the run's."""
     return "degenerate" in run.case.spec.further and small(run)
 
 
 def _gradient_of_nothing(run: Run) -> Iterator[Compared]:
-    summand = run.case.exact.get("dresidual_out")
-    other = nearby(run, {"dy": np.zeros_like(given(run.case, "dy"))})
-    for name, left, right in pairs(run, other):
+    passed_on = run.case.exact.get("dresidual_out")
+    other = nearby(run, {"dy": np.zeros_like(exact_input(run.case, "dy"))})
+    for name, usual, got in pairs(run, other):
         if _dropped(run, name):
             continue
-        adds = name == run.case.op.dh and summand is not None
-        want = summand if adds and summand is not None else np.zeros_like(left)
-        flushed = FORMATS["float32"].smallest_normal if adds else 0.0
-        wrong = ~(np.abs(right - want) <= flushed) & judge.judged(truth(run, name))
-        yield Compared(name, right, want, wrong, ("dresidual_out" if adds else "0") + ", because dy is 0")
+        if name == run.case.op.dh and passed_on is not None:
+            want, flushed, what = passed_on, FORMATS["float32"].smallest_normal, "dresidual_out"
+        else:
+            want, flushed, what = np.zeros_like(usual), 0.0, "0"
+        wrong = ~(np.abs(got - want) <= flushed) & judge.judged(truth(run, name))
+        yield Compared(name, got, want, wrong, f"{what}, because dy is 0")
 
 
 def _eps_can_be_huge(run: Run) -> bool:
     contract, case = run.kernel.contract, run.case
-    if not _again(run) or "dy" in case.exact or not case.op.lawful or not own_statistics(case):
+    if not _runs_nearby(run) or "dy" in case.exact or not case.op.lawful or not own_statistics(case):
         return False
     wide = contract.accumulate in ("float32", "float64") and contract.stats == "float32"
     most = float(np.abs(normalized(run)).max())
@@ -142,25 +144,26 @@ def _eps_decides(run: Run) -> Iterator[Compared]:
     other = nearby(run, {}, replace(case.spec, eps=4.0**k))
     b, tau, amax, amax_off = _bias_alone(run)
     because = f", because x vanishes beside eps = 4^{k}"
-    for name, left, right in pairs(run, other):
+    for name, usual, got in pairs(run, other):
+        if name == "y_scale":  # of rounding errors, where there is no bias
+            continue
         if name == "amax":
-            want, words = np.full_like(left, amax), "the largest |bias|" + because
-            wrong = ~(np.abs(right - want) <= amax_off + half_ulps(run, name, want + amax_off))
+            want, words = np.full_like(usual, amax), f"the largest |bias|{because}"
+            wrong = ~(np.abs(got - want) <= amax_off + half_ulps(run, name, want + amax_off))
         elif name == "y":
-            want, delta = b.reshape(left.shape), tau.reshape(left.shape)
-            wrong = ~(np.abs(right - want) <= delta + half_ulps(run, name, np.abs(want) + delta))
-            wrong = wrong & (np.abs(want) < format_of(run, name).largest / 2)
-            words = " of ".join([*(stage.name for stage in reversed(case.op.stages)), "the bias"])
-            words = ("scale times " if case.op.quantized else "") + words + because
-        elif name == "y_scale":
-            continue  # of rounding errors, where there is no bias
+            want, delta = b.reshape(usual.shape), tau.reshape(usual.shape)
+            off = ~(np.abs(got - want) <= delta + half_ulps(run, name, np.abs(want) + delta))
+            wrong = off & (np.abs(want) < format_of(run, name).largest / 2)
+            words = " of ".join([*(stage.name for stage in reversed(case.op.stages)), "the bias"]) + because
+            if case.op.quantized:
+                words = f"scale times {words}"
         elif name == "rstd":
-            want, words = np.full_like(left, 2.0**-k), "1/√eps" + because
-            wrong = ~(np.abs(right - want) <= 8 * single.u * want)  # γ(ROOT + DIVISION + 1), and its own last rounding
+            want, words = np.full_like(usual, 2.0**-k), f"1/√eps{because}"
+            wrong = ~(np.abs(got - want) <= 8 * single.u * want)  # γ(ROOT + DIVISION + 1), and its own last rounding
         else:
-            want, words = left, "the same for any eps"
-            wrong = (right != left) & judge.judged(truth(run, name))
-        yield Compared(name, right, want, wrong, words)
+            want, words = usual, "the same for any eps"
+            wrong = (got != usual) & judge.judged(truth(run, name))
+        yield Compared(name, got, want, wrong, words)
 
 
 def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
@@ -198,7 +201,7 @@ def _has_zeros(run: Run) -> bool:
 def _summed(run: Run) -> Iterator[tuple[str, Array]]:
     """Yield the outputs whose zeros have a sign that is known, with the values that have it: x̂·w has that of x·w."""
     exact, op = run.case.exact, run.case.op
-    x, residual = given(run.case, "x"), exact.get("residual")
+    x, residual = exact_input(run.case, "x"), exact.get("residual")
     total = x if residual is None else x + residual
     if residual is not None:
         yield "residual_out", total
@@ -222,8 +225,8 @@ def _rows_are_equal(run: Run) -> bool:
     if not run.kernel.contract.batch_invariant or not has_rows(case) or case.op.view == "channels" or spec.special:
         return False
     inputs = (case.exact[t.name] for t in case.op.inputs if t.extent in ("data", "sample", "position", "statistic"))
-    rows = (a.reshape(spec.shape[0], -1) for a in inputs if a is not None)
-    return all(bool((a == a[:1]).all()) for a in rows)
+    by_row = (values.reshape(spec.shape[0], -1) for values in inputs if values is not None)
+    return all(bool((rows == rows[:1]).all()) for rows in by_row)
 
 
 def _rows_that_differ(run: Run) -> Iterator[Compared]:
@@ -241,7 +244,7 @@ def _rows_that_differ(run: Run) -> Iterator[Compared]:
 
 RULES = (
     Rule("eps = 0, no variance", _no_variance, _numbers_for_zero_by_zero),
-    Rule("dy = 0", lambda run: "dy" in run.case.exact and _again(run), _gradient_of_nothing),
+    Rule("dy = 0", lambda run: "dy" in run.case.exact and _runs_nearby(run), _gradient_of_nothing),
     Rule("eps huge", _eps_can_be_huge, _eps_decides),
     Rule("the sign of zero", _has_zeros, _signs_of_zeros),
     Rule("equal rows", _rows_are_equal, _rows_that_differ),
@@ -256,22 +259,30 @@ def degenerate(run: Run) -> Iterator[Finding | NoData]:
     """No variance with eps = 0, dy = 0, a huge eps, zeros and equal rows give exactly what they must."""
     reported: set[str] = set()
     looked = False
-    for rule in (rule for rule in RULES if rule.holds(run)):
+    for rule in RULES:
+        if not rule.holds(run):
+            continue
         try:
-            compared = list(rule.compare(run))
+            comparisons = list(rule.compare(run))
         except NearbyError as error:
             if str(error):
                 looked, message = True, f"the kernel fails with {rule.name}: {error}"
                 yield finding(run, "degenerate", None, message, status="error")
             continue
-        looked = looked or bool(compared)
-        for one in compared:
-            if one.wrong.any() and one.output not in reported:
-                reported.add(one.output)
-                index = worst(one.wrong)
-                got, want = float(one.got[index]), float(one.want[index])
-                message = f"{rule.name}: {element(one.output, index)}: expected {one.words}, got {got:.9g}; "
-                message += f"{int(one.wrong.sum())} of {one.wrong.size} elements are wrong"
-                yield finding(run, "degenerate", one.output, message, index=index, got=got, want=want)
+        looked = looked or bool(comparisons)
+        for comparison in comparisons:
+            if comparison.wrong.any() and comparison.output not in reported:
+                reported.add(comparison.output)
+                yield _found(run, rule, comparison)
     if not looked:
         yield NoData()
+
+
+def _found(run: Run, rule: Rule, comparison: Compared) -> Finding:
+    """Return the finding about an output that breaks a rule."""
+    output, wrong = comparison.output, comparison.wrong
+    index = worst(wrong)
+    got, want = float(comparison.got[index]), float(comparison.want[index])
+    message = f"{rule.name}: {element(output, index)}: expected {comparison.words}, got {got:.9g}; "
+    message += f"{int(wrong.sum())} of {wrong.size} elements are wrong"
+    return finding(run, "degenerate", output, message, index=index, got=got, want=want)

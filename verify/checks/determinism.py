@@ -11,10 +11,9 @@ from verify_norm.checks import sums
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import pairs
 from verify_norm.checks.relations.rerun import cheap, crowded, has_rows, on_rows, other_shape, rerun
-from verify_norm.checks.relations.two_runs import Difference, differences
+from verify_norm.checks.relations.two_runs import Difference, differences, first_that_differs
 from verify_norm.core import judge, packages
 from verify_norm.core.case_words import told_apart
-from verify_norm.core.dtypes import Array
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
 from verify_norm.core.run import Output, Run
@@ -40,45 +39,58 @@ def determinism(run: Run) -> Iterable[Finding]:
     If the contract has `deterministic=false`, sums over rows may differ by what another order of the sum may round, and
     nothing else may; long sums of random data by what `sums` allows.
     """  # `relations.two_runs.differences` derives how much
-    found: list[Difference] = []
-    for _ in range(RUNS if crowded(run) else 1):
-        again = rerun(run)
-        seen = list(differences(run, again, ("in one run", "in the next"))) or list(_lost(run, again))
-        found = [replace(d, words=f"{d.words}; {NOT_ALWAYS}") if d.index is not None else d for d in seen]
-        if found:
-            break
-    found = found or list(_late(run)) or list(_batch(run))
-    other = None if found or crowded(run) else other_shape(run)
-    if other is not None:
-        rerun(run, make.exact_inputs(other, run.case.op, run.case.device), spec=other)
-        between = f"a run of shape {other.shape}"
-        found = list(differences(run, rerun(run), (f"before {between}", f"after {between}")))
-    for difference in found:
+    for difference in first_that_differs(_comparisons(run)):
         yield finding(run, "determinism", difference.output, difference.words)
 
 
-def _lost(run: Run, again: Run) -> Iterator[Difference]:
+def _comparisons(run: Run) -> Iterator[Iterator[Difference]]:
+    """Yield the comparisons of runs, each of which is made only if none before it differs."""
+    for _ in range(RUNS if crowded(run) else 1):
+        second = rerun(run)
+        yield _noting_races(differences(run, second, ("in one run", "in the next")))
+        yield _noting_races(_lost(run, second))
+    yield _late(run)
+    yield _batch(run)
+    other = None if crowded(run) else other_shape(run)
+    if other is not None:
+        rerun(run, make.exact_inputs(other, run.case.op, run.case.device), spec=other)
+        between = f"a run of shape {other.shape}"
+        yield differences(run, rerun(run), (f"before {between}", f"after {between}"))
+
+
+def _noting_races(found: Iterable[Difference]) -> Iterator[Difference]:
+    """Yield the differences; those of values may be a race, and say so."""
+    for difference in found:
+        if difference.index is None:
+            yield difference
+        else:
+            yield replace(difference, words=f"{difference.words}; {NOT_ALWAYS}")
+
+
+def _lost(run: Run, second: Run) -> Iterator[Difference]:
     """Yield the long sums that are off in another run by more than the roundings of random data come to.
 
     Where orders may differ, the worst case of another order may be larger than a term that a race has lost.
     """
     if run.kernel.contract.deterministic or not sums.told(run):
         return
-    there = {**run.outputs, **{name: replace(output, got=got) for name, output, got in _pairs(run, again)}}
-    for first, one in zip(sums.equations(run), sums.equations(replace(run, outputs=there)), strict=True):
-        if isinstance(one, sums.LongSum) and (one.ratio > 1).any() and (first.ratio <= 1).all():
-            index, count = judge.worst(one.ratio), int((one.ratio > 1).sum())
-            off, most = told_apart(float(abs(one.left[index] - one.right[index])), float(one.tolerance[index]))
-            words = f"{element(one.output, index)} is {off} from the truth in the next run, {most} allowed"
-            yield Difference(one.output, f"{words} in random data; {count} of {one.ratio.size} are off", index, count)
+    outputs = {**run.outputs, **_with_results_of(run, second)}
+    for before, now in zip(sums.equations(run), sums.equations(replace(run, outputs=outputs)), strict=True):
+        if isinstance(now, sums.LongSum) and (now.ratio > 1).any() and (before.ratio <= 1).all():
+            index, count = judge.worst(now.ratio), int((now.ratio > 1).sum())
+            off, most = told_apart(float(abs(now.left[index] - now.right[index])), float(now.tolerance[index]))
+            words = f"{element(now.output, index)} is {off} from the truth in the next run, {most} allowed"
+            yield Difference(now.output, f"{words} in random data; {count} of {now.ratio.size} are off", index, count)
 
 
-def _pairs(run: Run, again: Run) -> Iterator[tuple[str, Output, Array]]:
-    """Yield the outputs of a run, each with what it is in another one."""
-    for name, _, got in pairs(run, again):
+def _with_results_of(run: Run, second: Run) -> dict[str, Output]:
+    """Return the outputs of a run that a second one has in the same form, with the values of the second."""
+    outputs = {}
+    for name, _, got in pairs(run, second):
         output = run.outputs[name]
         assert output is not None
-        yield name, output, got
+        outputs[name] = replace(output, got=got)
+    return outputs
 
 
 def _batch(run: Run) -> Iterator[Difference]:

@@ -28,30 +28,30 @@ def distribution(run: Run) -> Iterator[Finding | SmallestError | NoData]:
     In random data an error that all elements share shows in their sum long before it shows in any of them. A right
     kernel exceeds the limit of a sum with a probability of 1e-9.
     """  # derived in `verify_norm.checks.relations.moments`
-    found = moments(run)
-    if not found:
+    sums_of = moments(run)
+    if not sums_of:
         yield NoData()
-    for name, one in found.items():
-        message = excess(one)
-        if one.size and not message:
-            yield from (SmallestError(name, sign, e) for sign, e in zip(SIGNS, one.smallest, strict=True))
+    for name, sums in sums_of.items():
+        message = excess(sums)
         if message:
-            ulp, allowed = one.signed / one.weight, one.bias_allowed / one.weight
+            ulp, allowed = sums.signed / sums.weight, sums.bias_allowed / sums.weight
             yield finding(run, "distribution", name, message, ulp=ulp, allowed=allowed)
+        elif sums.size:
+            yield from (SmallestError(name, sign, e) for sign, e in zip(SIGNS, sums.smallest, strict=True))
 
 
-def excess(one: Moments) -> str:
+def excess(sums: Moments) -> str:
     """Return what exceeds its limit in these sums, in words; "" where nothing does."""
-    words = f"over {one.count} elements of {one.output} ({one.dtype})"
-    if abs(one.signed) > one.bias_allowed:
-        way = "large" if one.signed > 0 else "small"
+    words = f"over {sums.count} elements of {sums.output} ({sums.dtype})"
+    if abs(sums.signed) > sums.bias_allowed:
+        way = "large" if sums.signed > 0 else "small"
         return (
-            f"{words} the results are {abs(one.signed) / one.weight:.3g} ULP too {way} in the mean; "
-            f"at most {one.bias_allowed / one.weight:.3g} is allowed"
+            f"{words} the results are {abs(sums.signed) / sums.weight:.3g} ULP too {way} in the mean; "
+            f"at most {sums.bias_allowed / sums.weight:.3g} is allowed"
         )
-    if one.excess > one.excess_allowed:
+    if sums.excess > sums.excess_allowed:
         return (
-            f"{words} the mean error is {one.excess / one.weight:.3g} ULP above that of correct rounding; "
-            f"at most {one.excess_allowed / one.weight:.3g} is allowed"
+            f"{words} the mean error is {sums.excess / sums.weight:.3g} ULP above that of correct rounding; "
+            f"at most {sums.excess_allowed / sums.weight:.3g} is allowed"
         )
     return ""

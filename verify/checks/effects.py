@@ -109,12 +109,11 @@ def _averaged(run: Run) -> Iterator[Finding]:
         if not (spec.training and spec.running) or kernel.fitted(spec) != spec:  # it has a momentum of its own
             return
         known = make.build(spec, case.op, kernel.contract, case.device, case.exact, truth=True, poison=case.poison)
-        one = once_more(run)(averaging, known)
-        if one.problem is not None:  # it takes no None
+        result = once_more(run)(averaging, known)
+        if result.problem is not None:  # it takes no None
             return
-        for difference in over_bound(
-            run, one, f"in batch {batch} of a module with momentum=None, which counts 1/{batch}"
-        ):
+        why = f"in batch {batch} of a module with momentum=None, which counts 1/{batch}"
+        for difference in over_bound(run, result, why):
             if difference.output in ("running_mean", "running_var"):
                 yield finding(run, "effects", None, difference.words)
                 return

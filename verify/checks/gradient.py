@@ -26,7 +26,7 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Comparison, compared, confidence, truth
 from verify_norm.checks.relations.forward import Moved, expected_at, move, overflows, reference_at
 from verify_norm.checks.relations.rerun import NearbyError, small
-from verify_norm.checks.relations.stages import given, norm
+from verify_norm.checks.relations.stages import exact_input, norm
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array
@@ -77,7 +77,9 @@ def gradient(run: Run) -> Iterable[Finding | SmallestError | NoData]:
         return
     if not any(c.judged for c in found):
         yield NoData()
-    for c in (c for c in found if c.judged):
+    for c in found:
+        if not c.judged:
+            continue
         u = FORMATS[truth(run, c.output).dtype].u  # what the last rounding may take back
         if c.ratio.max() > 1:
             yield _found(run, c)
@@ -105,7 +107,7 @@ def comparisons(run: Run) -> list[Comparison]:
 
 
 def _rows(run: Run) -> Comparison:
-    case, x = run.case, given(run.case, "x")
+    case, x = run.case, exact_input(run.case, "x")
     n = geometry.row_length(case.spec, case.op)
     units = x.size // n
     lam = confidence(units + n)
@@ -118,15 +120,16 @@ def _rows(run: Run) -> Comparison:
     left, tolerance = _identity(run, d, moved, names, lam)
     terms = compared(run)["dx"][0].got.reshape(units, n) * d
     typical = np.sqrt((terms * terms).sum(1) / np.maximum((terms != 0).sum(1), 1))
-    found = Comparison("", "dx", left, terms.sum(1), tolerance, typical, "row")
-    return replace(found, name=str(names[found.worst]))
+    comparison = Comparison("", "dx", left, terms.sum(1), tolerance, typical, "row")
+    return replace(comparison, name=str(names[comparison.worst]))
 
 
 def _identity(run: Run, d: Array, moved: Moved, names: Any, lam: float) -> tuple[Array, Array]:
     """Return ⟨dy, ΔF⟩ − T of every row, and how far ⟨dx, d⟩ may be off."""
     expected, spec = truth(run, "dx"), run.case.spec
     alike = spec.dy_layout in SHARED - {"expanded"} or spec.dy_data in ALIKE
-    dy, value, own = (a.reshape(d.shape) for a in (given(run.case, "dy"), expected.value, judge.allowed(expected)))
+    arrays = (exact_input(run.case, "dy"), expected.value, judge.allowed(expected))
+    dy, value, own = (array.reshape(d.shape) for array in arrays)
     change, reference = moved.kernel.reshape(d.shape), moved.reference.reshape(d.shape)
     allowed, most = moved.allowed.reshape(d.shape), moved.most.reshape(d.shape)
     T = (dy * reference).sum(1) - (value * d).sum(1)
@@ -151,7 +154,7 @@ def _directions(run: Run, units: int, n: int, rstd: Array) -> tuple[Array, Any]:
     case, turn = run.case, run.case.spec.variant
     rng = generator(case.spec.seed, 0x9E3779B9)
     v, names = rng.choice((-1.0, 1.0), (units, n)), [SIGNS] * units
-    rows, g = given(case, "x").reshape(units, n), given(case, "dy").reshape(units, n)
+    rows, g = exact_input(case, "x").reshape(units, n), exact_input(case, "dy").reshape(units, n)
     weight = case.exact.get("weight")
     if weight is not None and case.op.view == "rows":
         g = g * (weight.ravel() + case.arguments.get("weight_offset", 0.0))
@@ -176,7 +179,7 @@ def _step(run: Run, v: Array, lam: float) -> Array:
     T is measured on the reference, element by element and without regard to dy's signs, which have to stay random.
     """
     case, start = run.case, 1 / 8
-    x, dy = given(case, "x"), given(case, "dy").reshape(v.shape)
+    x, dy = exact_input(case, "x"), exact_input(case, "dy").reshape(v.shape)
     shift = v.reshape(x.shape) * start
 
     def change(size: float) -> Array:
@@ -204,7 +207,7 @@ def _columns(run: Run) -> Iterable[Comparison]:
     rng = generator(case.spec.seed, 0x85EBCA6B)
     step, form = 1 / 2 if case.op.linear else 1 / 16, FORMATS[case.spec.weight_dtype or case.spec.dtype]
     for number, name in enumerate(names):
-        value = given(case, name)
+        value = exact_input(case, name)
         v = np.where(whose == number, rng.choice((-1.0, 1.0), size), 0.0).reshape(value.shape) * (1 + np.abs(value))
         plus[name], minus[name] = form.round(value + v * step), form.round(value - v * step)
     moved = move(run, plus, minus)
@@ -213,7 +216,7 @@ def _columns(run: Run) -> Iterable[Comparison]:
 
 
 def _column(run: Run, name: str, d: Array, moved: Moved, mine: np.ndarray[Any, Any]) -> Comparison:
-    case, expected, dy = run.case, truth(run, f"d{name}"), given(run.case, "dy")
+    case, expected, dy = run.case, truth(run, f"d{name}"), exact_input(run.case, "dy")
     lam = confidence(d.size + 1)
 
     def sums(values: Array) -> Array:

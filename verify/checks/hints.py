@@ -42,7 +42,8 @@ def hint(run: Run, output: str) -> str:
             f'--bind "-> {", ".join(order.values())}"'
         )
     for name, words in (("weight_offset", "always adds it to its weight"), ("eps", "always uses that eps")):
-        if right := [f"{value:g}" for value in _longer(run, name, output, _right(run, name, output))]:
+        right = [f"{value:g}" for value in _longer(run, name, output, _right(run, name, output))]
+        if right:
             values = " or ".join(right)
             return f"; this output is right with {name}={values}. If the kernel {words}, pass --bind {name}={right[0]}"
     return _uses(run) if output == "dx" else ""
@@ -77,8 +78,9 @@ def _is(got: Array, expected: Expected | None) -> bool:
 def _right(run: Run, name: str, output: str) -> list[Any]:
     """Return the other values of an attribute of the operator with which the output is right."""
     result = run.outputs.get(output)
-    got = None if result is None else result.got
-    return [value for value, expected in _others(run, name, output) if got is not None and _is(got, expected)]
+    if result is None:
+        return []
+    return [value for value, expected in _others(run, name, output) if _is(result.got, expected)]
 
 
 def _longer(run: Run, name: str, output: str, values: list[Any]) -> list[Any]:

@@ -65,12 +65,19 @@ def honesty(run: Run) -> Iterator[Finding | Note | Tried]:
     for output, words in run.evasions:
         yield finding(run, "honesty", output, f"{words}; {EXPECTED}")
     series = run.problem is None and "honesty" in run.case.spec.further and cheap(run)
-    held = ways.taken(run.case.spec, "series", ways.WAYS["series"]) if series else ()
-    yield from map(Tried, held)
-    found = [item for way in held for item in _series(run, same=way == ways.SAME_TENSORS)]
-    found += _arguments(run) if series else []
-    for item in (*found, *_later(run)):  # the series takes time, in which late work ends
-        yield item if isinstance(item, Note) else finding(run, "honesty", item.output, item.words, index=item.index)
+    found: list[Difference | Note] = []
+    if series:
+        tried = ways.taken(run.case.spec, "series", ways.WAYS["series"])
+        yield from map(Tried, tried)
+        for way in tried:
+            found += _series(run, same=way == ways.SAME_TENSORS)
+        found += _arguments(run)
+    found += _later(run)  # last: the series takes time, in which late work ends
+    for item in found:
+        if isinstance(item, Note):
+            yield item
+        else:
+            yield finding(run, "honesty", item.output, item.words, index=item.index)
 
 
 def replaced(kernel: Kernel, spec: CaseSpec, names: Iterable[str]) -> Iterator[Finding]:
@@ -98,15 +105,15 @@ def _arguments(run: Run) -> Iterator[Difference]:
     # "far" depends on the memory that is free: what is built again may be placed otherwise.
     known |= {name for name in case.arguments if layout_of(case.spec, name) == "far"}
     built = make.build(case.spec, case.op, run.kernel.contract, case.device, exact, poison=case.poison)
+    tensors = {name: value for name, value in built.arguments.items() if isinstance(value, torch.Tensor)}
     names = [
         name
-        for name, before in built.arguments.items()
-        if isinstance(before, torch.Tensor)
-        and name not in known
-        and before.untyped_storage().nbytes() <= argument_writes.LIMIT
+        for name, tensor in tensors.items()
+        if name not in known and tensor.untyped_storage().nbytes() <= argument_writes.LIMIT
     ]
-    some, others = ([contents.bytes_of(one.arguments[name], whole=True) for name in names] for one in (built, case))
-    for number in different(some, others):
+    before = [contents.bytes_of(built.arguments[name], whole=True) for name in names]
+    now = [contents.bytes_of(case.arguments[name], whole=True) for name in names]
+    for number in different(before, now):
         yield Difference(None, f"the memory of {names[number]} changes after the call has returned")
 
 
@@ -123,23 +130,27 @@ def _series(run: Run, *, same: bool) -> Iterator[Difference | Note]:
         return clock.around(function, run.case.device)
 
     assert run.kernel.run is not None
-    usual = untimed(run.kernel.run)
-    elsewhere = run.kernel.remote  # there a worker hides the judge
-    function = timed(usual) if elsewhere else in_use.alone(usual, timed)
-    kernel = replace(run.kernel, run=function)
+    function = untimed(run.kernel.run)
+    # The process of an untrusted kernel hides the judge itself.
+    measured = timed(function) if run.kernel.remote else in_use.alone(function, timed)
+    kernel = replace(run.kernel, run=measured)
     known, home = _built(run, spec, 0), dict[str, torch.Tensor]()
-    seconds: dict[bool, list[float]] = {True: [], False: []}
+    seconds_of_new, seconds_of_known = list[float](), list[float]()
     for number in range(count):
         new, before = number in places, clock.seconds
-        one = once_more(run)(kernel, _at(home, _built(run, spec, number) if new else known, same=same), nullcontext())
-        seconds[new].append(clock.seconds - before)
-        if found := list(_wrong(run, one)):
-            usually = rerun(run, one.case.exact, spec=spec, truth=True)  # what is wrong there too is left to `accuracy`
-            found = [each for each in found if not _over(usually, each.output)]
+        case = _at(home, _built(run, spec, number) if new else known, same=same)
+        result = once_more(run)(kernel, case, nullcontext())
+        (seconds_of_new if new else seconds_of_known).append(clock.seconds - before)
+        found = list(_wrong(run, result))
+        if found:
+            # What is wrong in a usual call too is left to `accuracy`.
+            usual = rerun(run, result.case.exact, spec=spec, truth=True)
             where = f"in call {number + 1} of a series with {'new' if new else 'the same'} values in the same memory"
-            yield from (replace(each, words=f"{each.words}, {where}, as in use") for each in found)
+            for difference in found:
+                if not _over(usual, difference.output):
+                    yield replace(difference, words=f"{difference.words}, {where}, as in use")
             return
-    if min(seconds[True]) > max(LEAST, FASTER * median(seconds[False][1:])):
+    if min(seconds_of_new) > max(LEAST, FASTER * median(seconds_of_known[1:])):
         yield Note(f"calls with values of earlier calls are {FASTER} times faster and more")
 
 
@@ -162,21 +173,21 @@ def _at(home: dict[str, torch.Tensor], case: Case, *, same: bool) -> Case:
     parameters = [tensor.name for tensor in case.op.inputs if tensor.role == "weight"]
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor):
-            held = home.setdefault(name, torch.empty(value.shape, dtype=value.dtype, device=value.device))
-            contents.on_same_memory(held).copy_(value)
-            arguments[name] = held if same or name in parameters else contents.on_same_memory(held)
+            tensor = home.setdefault(name, torch.empty(value.shape, dtype=value.dtype, device=value.device))
+            contents.on_same_memory(tensor).copy_(value)
+            arguments[name] = tensor if same or name in parameters else contents.on_same_memory(tensor)
     return replace(case, arguments=arguments)
 
 
-def _wrong(run: Run, one: Run) -> Iterator[Difference]:
+def _wrong(run: Run, result: Run) -> Iterator[Difference]:
     """Yield the outputs of a call that are beyond their bound, and are not so in the case itself; or its problem."""
-    if one.problem is not None:
-        if not one.limits and not one.refused:
-            yield Difference(None, f"it fails: {one.problem}")
+    if result.problem is not None:
+        if not result.limits and not result.refused:
+            yield Difference(None, f"it fails: {result.problem}")
         return
-    for name, output in one.outputs.items():
-        want = one.case.expected.get(name)
-        if output is None or output.ratio is None or want is None or _over(run, name) or not _over(one, name):
+    for name, output in result.outputs.items():
+        want = result.case.expected.get(name)
+        if output is None or output.ratio is None or want is None or _over(run, name) or not _over(result, name):
             continue
         index = judge.worst(output.ratio)
         words = f"{element(name, index)} is {output.got[index]:.9g}, expected {want.value[index]:.9g}"
@@ -184,7 +195,7 @@ def _wrong(run: Run, one: Run) -> Iterator[Difference]:
 
 
 def _over(run: Run, name: str | None) -> bool:
-    """Return whether an output is beyond its bound, or not to be judged; of no output, whether there is none."""
+    """Return whether an output is beyond its bound, or cannot be judged; of None, whether the kernel has failed."""
     if name is None:
         return run.problem is not None
     output = run.outputs.get(name)

@@ -8,7 +8,7 @@ from verify_norm.cases import further_runs
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Equation, compared, judged
 from verify_norm.checks.relations.rerun import NearbyError, small
-from verify_norm.checks.relations.stages import cotangent, given, own_statistics, stages, sum_error
+from verify_norm.checks.relations.stages import cotangent, exact_input, own_statistics, stages, sum_error
 from verify_norm.checks.relations.symmetries import LAWS
 from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS
@@ -34,25 +34,33 @@ def identities(run: Run) -> Iterator[Finding | NoData]:
     kernel near the case, so an ordinary case tries one of them: a power-of-two scale of x and eps, or of dy; linearity
     in dy; a shift of x; the order of rows. BatchNorm's evaluation is left out: it is a multiplication.
     """
-    found: dict[str, Equation] = {}
-    equations = list(_equations(run))
-    if not any(isinstance(one, Finding) or np.isfinite(one.tolerance).any() for one in equations):
+    worst_of: dict[str, Equation] = {}
+    items = list(_equations(run))
+    if not any(isinstance(item, Finding) or np.isfinite(item.tolerance).any() for item in items):
         yield NoData()
-    for one in equations:
-        if isinstance(one, Finding):
-            yield one
-        elif one.ratio.max(initial=0.0) > 1:
-            found[one.output] = max(found.get(one.output, one), one, key=lambda e: float(e.ratio.max()))
-    for e in found.values():
-        yield _found(run, e)
+    for item in items:
+        if isinstance(item, Finding):
+            yield item
+        elif item.ratio.max(initial=0.0) > 1:
+            before = worst_of.get(item.output)
+            if before is None or item.ratio.max() > before.ratio.max():
+                worst_of[item.output] = item
+    for equation in worst_of.values():
+        yield _found(run, equation)
 
 
 def _equations(run: Run) -> Iterator[Equation | Finding]:
-    """Yield the sums; every law that the case names; and where none of these applies, the first other one that does."""
+    """Yield the sums; every law that the case names; and where none of these applies, the first other one that does.
+
+    A failure of the kernel on a case near this one is a finding, and counts as a law that applies.
+    """
     yield from _sums(run)
-    named, applied = further_runs.laws(run.case.spec), False
-    first = list(LAWS).index(named[-1]) if named else 0
-    others = [law for law in (*list(LAWS)[first:], *list(LAWS)[:first]) if law not in named] if named else []
+    named = further_runs.laws(run.case.spec)
+    if not named:
+        return
+    laws, applied = list(LAWS), False
+    last = laws.index(named[-1])
+    others = [law for law in (*laws[last:], *laws[:last]) if law not in named]
     for law in (*named, *others):
         if applied and law not in named:
             return
@@ -62,15 +70,17 @@ def _equations(run: Run) -> Iterator[Equation | Finding]:
             equations = LAWS[law](run)
         except NearbyError as error:
             if str(error):
+                applied = True
                 message = f"the kernel fails on a case near this one ({law}): {error}"
                 yield finding(run, "identities", None, message, status="error")
-            applied = applied or bool(str(error))
             continue
-        applied = applied or equations is not None
-        yield from equations or ()
+        if equations is not None:
+            applied = True
+            yield from equations
 
 
 def _sums(run: Run) -> Iterator[Equation]:
+    """Yield the sums of dx over each row or group, Σφ·dx with φ = x̂ and, where there is a mean, φ = 1."""
     dh = run.case.op.dh
     if dh not in compared(run) or run.case.op.before is not None:
         return
@@ -80,20 +90,15 @@ def _sums(run: Run) -> Iterator[Equation]:
     dx, delta = output.got.reshape(shape), expected.delta.reshape(shape)
     passed = None if passed is None else passed.reshape(shape)
     half = 0.5 * FORMATS[expected.dtype].ulp(np.abs(expected.value) + expected.delta).reshape(shape)
-    dy, lost = cotangent(s, given(run.case, "dy"))
+    dy, lost = cotangent(s, exact_input(run.case, "dy"))
     g = n.weighted(dy.reshape(shape))
     c1 = n.average(g * n.xhat)
-    laws = [
-        (
-            f"Σ{dh}·x̂ = r·c1·N·eps/(var + eps)",
-            n.xhat,
-            n.rstd * c1 * count * run.case.spec.eps * n.saved_rstd * n.saved_rstd,
-        )
-    ]
+    by_eps = n.rstd * c1 * count * run.case.spec.eps * n.saved_rstd * n.saved_rstd
+    laws = [(f"Σ{dh}·x̂ = r·c1·N·eps/(var + eps)", n.xhat, by_eps)]
     if n.centred:
         laws.append((f"Σ{dh} = 0", np.ones(shape), np.zeros_like(c1)))
     known = np.isfinite(judged(run, dh, np.zeros(()))).reshape(shape).all(n.view.axes, keepdims=True)
-    x = given(run.case, "residual_out" if "residual_out" in run.case.exact else "x")
+    x = exact_input(run.case, "residual_out" if "residual_out" in run.case.exact else "x")
     u = 4 * FORMATS["float64"].u
     xhat_lost = u * (np.abs(n.xhat) + n.rstd * float(np.abs(x).max()))  # by float64, where x is far from 0
     for words, phi, want in laws:
@@ -107,13 +112,13 @@ def _sums(run: Run) -> Iterator[Equation]:
         yield Equation(words, dh, total(phi * dx).ravel(), want.ravel(), tolerance.ravel())
 
 
-def _found(run: Run, e: Equation) -> Finding:
-    index = worst(e.ratio)
-    got, want, allowed = float(e.left[index]), float(e.right[index]), float(e.tolerance[index])
-    place = f"{e.output} of row {index[0]}" if e.name.startswith("Σ") else element(e.output, index)
+def _found(run: Run, equation: Equation) -> Finding:
+    output, ratio, index = equation.output, equation.ratio, worst(equation.ratio)
+    got, want, allowed = (float(v[index]) for v in (equation.left, equation.right, equation.tolerance))
+    place = f"{output} of row {index[0]}" if equation.name.startswith("Σ") else element(output, index)
     off, most = told_apart(abs(got - want), allowed)
     message = (
         f"{place}: expected {want:.9g}, got {got:.9g}, {off} apart, {most} allowed: "
-        f"{e.name}; {int((e.ratio > 1).sum())} of {e.ratio.size} are off"
+        f"{equation.name}; {int((ratio > 1).sum())} of {ratio.size} are off"
     )
-    return finding(run, "identities", e.output, message, index=index, got=got, want=want, allowed=allowed)
+    return finding(run, "identities", output, message, index=index, got=got, want=want, allowed=allowed)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,11 +62,11 @@ def batch_invariance(run: Run) -> Iterator[Finding | Observed | NoData]:
     if not batches:
         yield NoData()
         return
-    wrong = _first_of_each(one for batch in batches for one in _wrong(spiked, batch))
-    differing = _first_of_each(one for batch in batches for one in _differing(spiked, batch))
+    wrong = _first_of_each(chain.from_iterable(_wrong(spiked, batch) for batch in batches))
+    differing = _first_of_each(chain.from_iterable(_differing(spiked, batch) for batch in batches))
     yield from wrong.values()
     if run.kernel.contract.batch_invariant:
-        yield from (one for output, one in differing.items() if output not in wrong)
+        yield from (differing[output] for output in differing if output not in wrong)
     else:
         yield Observed(held=not wrong and not differing)
 
@@ -79,12 +80,16 @@ def _spiked(run: Run, column: int) -> Run:
     """
     case, limit = run.case, FORMATS[run.case.spec.dtype].largest / max(SPIKES)
     own = case.op.stage_inputs  # they meet no sum over a row, or as factors of x
-    data = {t.name: case.exact[t.name] for t in case.op.inputs if t.extent == "data" and t.name not in own}
-    if any(a is not None and not np.abs(a).max() < limit for a in data.values()):
+    data: dict[str, Array] = {}
+    for tensor in case.op.inputs:
+        values = case.exact[tensor.name]
+        if tensor.extent == "data" and tensor.name not in own and values is not None:
+            data[tensor.name] = values
+    if not all(np.abs(values).max() < limit for values in data.values()):
         return run
     scale = np.ones(case.spec.shape)
     scale[..., column] = np.resize(SPIKES, scale.shape[:1]).reshape(-1, *[1] * (scale.ndim - 2))
-    exact = {**case.exact, **{name: None if a is None else a * scale for name, a in data.items()}}
+    exact = {**case.exact, **{name: values * scale for name, values in data.items()}}
     return rerun(run, exact | make.saved(case.spec, case.op, exact), truth=True)
 
 
@@ -118,25 +123,27 @@ def _batches(run: Run, row: int) -> Iterator[_Batch]:
     count = run.case.spec.shape[0]
     few = (row + 1 + np.arange(min(3, count - 1))) % count  # where sums seldom differ, one row is seldom enough
     many = (np.arange(run.case.spec.batch or 2 * count) + 1) % count  # every row one place up, and again
-    alone = [(np.array([(row + more) % count]), "alone") for more in range(min(2, count))]
-    among = [(few, "a few")] if count > 2 else []
-    for index, words in (*alone, *among, (many, f"one place up in a batch of {len(many)}")):
-        other = on_rows(run, index)
-        if other is not None and not other.limits:
-            yield _Batch(index, words, other, tuple(_changes(run, other, index)))
+    choices = [(np.array([(row + more) % count]), "alone") for more in range(min(2, count))]
+    if count > 2:
+        choices.append((few, "a few"))
+    choices.append((many, f"one place up in a batch of {len(many)}"))
+    for index, words in choices:
+        batch = on_rows(run, index)
+        if batch is not None and not batch.limits:
+            yield _Batch(index, words, batch, tuple(_changes(run, batch, index)))
 
 
 def _changes(run: Run, batch: Run, index: NDArray[np.intp]) -> Iterator[_Change]:
     """Yield where bits change in the outputs that have a part for every row; a row of each is a row of x."""
     count = run.case.spec.shape[0]
     for tensor in run.case.op.outputs:
-        one, two = run.outputs.get(tensor.name), batch.outputs.get(tensor.name)
-        if tensor.extent in ("affine", "one") or one is None or two is None:
+        usual, result = run.outputs.get(tensor.name), batch.outputs.get(tensor.name)
+        if tensor.extent in ("affine", "one") or usual is None or result is None:
             continue
-        shaped = one.ratio is not None or not run.case.expected
-        if not shaped or one.got.size * len(index) != two.got.size * count:
+        shaped = usual.ratio is not None or not run.case.expected
+        if not shaped or usual.got.size * len(index) != result.got.size * count:
             continue
-        want, got = beside(one.got, two.got).reshape(count, -1)[index], two.got.reshape(len(index), -1)
+        want, got = beside(usual.got, result.got).reshape(count, -1)[index], result.got.reshape(len(index), -1)
         places = np.flatnonzero((want != got) & ~(np.isnan(want) & np.isnan(got)))
         values = (in_memory(values.reshape(-1)[places]) for values in (got, want))
         yield _Change(tensor.name, got.size, *np.divmod(in_memory(places), got.shape[1]), *values)
@@ -144,10 +151,10 @@ def _changes(run: Run, batch: Run, index: NDArray[np.intp]) -> Iterator[_Change]
 
 def _first_of_each(findings: Iterable[Finding]) -> dict[str | None, Finding]:
     """Return the first finding of each output."""
-    found: dict[str | None, Finding] = {}
-    for one in findings:
-        found.setdefault(one.output, one)
-    return found
+    first: dict[str | None, Finding] = {}
+    for found in findings:
+        first.setdefault(found.output, found)
+    return first
 
 
 def _wrong(run: Run, batch: _Batch) -> Iterator[Finding]:
@@ -163,12 +170,13 @@ def _wrong(run: Run, batch: _Batch) -> Iterator[Finding]:
         if expected is None or usual is None or usual.ratio is None or usual.ratio.max(initial=0.0) > 1:
             continue
         where, count = (batch.index[change.rows], change.columns), run.case.spec.shape[0]
-        want, delta = (in_memory(one.reshape(count, -1)[where]) for one in (expected.value, expected.delta))
+        want, delta = (in_memory(values.reshape(count, -1)[where]) for values in (expected.value, expected.delta))
         ratio = judge.ratio(change.got, replace(expected, value=want, delta=delta))
-        if (over := int((ratio > 1).sum())) > 0:
+        over = int((ratio > 1).sum())
+        if over:
             what = f"{over} of {change.size} values exceed their bound, and not in the case itself"
             (place,) = judge.worst(ratio)
-            yield _told(run, batch, replace(change, want=want), place, what)
+            yield _of_element(run, batch, replace(change, want=want), place, what)
     yield from _wrong_sums(run, batch)
 
 
@@ -190,8 +198,8 @@ def _wrong_sums(run: Run, batch: _Batch) -> Iterator[Finding]:
         if usual is None or got is None or want is None or usual.ratio is None or usual.ratio.max(initial=0.0) > 1:
             continue
         if (got.dtype, got.shape) != (usual.dtype, usual.shape):
-            made, wanted = (f"{one.dtype} of shape {one.shape}" for one in (got, usual))
-            message = f"{name} is {made} where the rows are {batch.words}, expected {wanted}"
+            message = f"{name} is {got.dtype} of shape {got.shape} where the rows are {batch.words}"
+            message += f", expected {usual.dtype} of shape {usual.shape}"
             yield finding(run, "batch_invariance", name, message)
             continue
         if (judge.ratio(got.got, want) <= 1).all():  # as nearly always; what another order allows is long to derive
@@ -199,7 +207,8 @@ def _wrong_sums(run: Run, batch: _Batch) -> Iterator[Finding]:
         values, counted = want.value.ravel(), replace(run, case=replace(case, exact=exact, expected=expected))
         of_order = reordering(counted, name, want.dtype, values, values, int(times.max()))
         ratio = judge.ratio(got.got, replace(want, delta=want.delta + of_order.reshape(want.delta.shape)))
-        if (over := int((ratio > 1).sum())) > 0:
+        over = int((ratio > 1).sum())
+        if over:
             index = judge.worst(ratio)
             words = f"{element(name, index)}: expected {want.value[index]:.9g}, got {got.got[index]:.9g}"
             message = f"{words} where the rows are {batch.words}; {over} of {ratio.size} values exceed their bound"
@@ -209,12 +218,13 @@ def _wrong_sums(run: Run, batch: _Batch) -> Iterator[Finding]:
 def _differing(run: Run, batch: _Batch) -> Iterator[Finding]:
     """Yield the outputs whose rows have other bits in a batch than in the case."""
     for change in batch.changes:
-        if (count := len(change.rows)) > 0:
+        count = len(change.rows)
+        if count:
             what = f"{count} of {change.size} values have other bits, and the contract promises the same"
-            yield _told(run, batch, change, 0, f"{what} (batch_invariant)")
+            yield _of_element(run, batch, change, 0, f"{what} (batch_invariant)")
 
 
-def _told(run: Run, batch: _Batch, change: _Change, place: int, what: str) -> Finding:
+def _of_element(run: Run, batch: _Batch, change: _Change, place: int, what: str) -> Finding:
     """Return the finding about one element of a change."""
     got, want = float(change.got[place]), float(change.want[place])
     row, column = int(batch.index[change.rows[place]]), int(change.columns[place])

@@ -40,7 +40,8 @@ def memory(run: Run) -> Iterable[Finding | Note]:
     with module_calls.constructing() as made:
         second = rerun(run, poison=other, whole=True)
     yield from _uninitialized(made, other)
-    yield from _damaged(run, [d for d in second.damage if d.buffer not in {seen.buffer for seen in run.damage}])
+    known = {damage.buffer for damage in run.damage}
+    yield from _damaged(run, [damage for damage in second.damage if damage.buffer not in known])
     yield from _reused(run, second)
     names = (f"with {poison:g} in memory that nobody wrote", f"with {other:g} there")
     found = list(differences(run, second, names))
@@ -55,10 +56,12 @@ def memory(run: Run) -> Iterable[Finding | Note]:
 
 def _uninitialized(made: Iterable[Mapping[str, torch.Tensor]], poison: float) -> Iterable[Note]:
     """Yield a note of the parameters of new modules that are as their memory was before."""
-    held = {name for parameters in made for name, t in parameters.items() if t.numel() and _all_are(t, poison)}
-    if held:
-        verb = "hold" if len(held) > 1 else "holds"
-        yield Note(f"a new module's {', '.join(sorted(held))} {verb} what was in memory, until values are loaded")
+    names: set[str] = set()
+    for parameters in made:
+        names.update(name for name, tensor in parameters.items() if tensor.numel() and _all_are(tensor, poison))
+    if names:
+        verb = "hold" if len(names) > 1 else "holds"
+        yield Note(f"a new module's {', '.join(sorted(names))} {verb} what was in memory, until values are loaded")
 
 
 def _all_are(tensor: torch.Tensor, value: float) -> bool:

@@ -19,7 +19,7 @@ from verify_norm.checks.relations.graphs import graph_of
 from verify_norm.checks.relations.rerun import cheap, lasting, rerun
 from verify_norm.checks.relations.two_runs import Difference, beyond, differences, steady
 from verify_norm.core import judge, ways
-from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.kernel import Kernel
@@ -58,6 +58,17 @@ class Mode:
         return self.words if self.number is None else f"{self.words} ({self.number})"
 
 
+def _of_copies(words: str, copy: Callable[..., Any]) -> Mode:
+    """Return the mode in which copies of modules run in their place."""
+    copying = partial(module_calls.copying, copy)
+    return Mode(words, lambda function, device: wrapping.of_modules(function, copying))
+
+
+def _of_batch(words: str, names: Collection[str] | None) -> Mode:
+    """Return the mode in which these inputs, or all tensors, have a batch under torch.func.vmap."""
+    return Mode(words, lambda function, device: wrapping.batched(function, of=names))
+
+
 NO_GRAD = Mode(ways.NO_GRAD, lambda function, device: torch.no_grad()(function))
 INFERENCE = Mode(ways.INFERENCE, lambda function, device: torch.inference_mode()(wrapping.made_there(function)))
 AUTOCAST = Mode(ways.AUTOCAST, lambda function, device: torch.autocast(device, torch.bfloat16)(function))
@@ -66,19 +77,13 @@ EVALUATING, UNTRACKED = (
     Mode(words, lambda function, device: wrapping.of_modules(function, module_calls.evaluating))
     for words in (ways.EVALUATING, ways.UNTRACKED)
 )
-COPIES = tuple(
-    Mode(words, lambda function, device, how=how: wrapping.of_modules(function, partial(module_calls.copying, how)))  # type: ignore[misc]
-    for words, how in zip(ways.COPIES, (copies.deep, copies.shallow, copies.saved, copies.loaded), strict=True)
-)
+COPIES = tuple(map(_of_copies, ways.COPIES, (copies.deep, copies.shallow, copies.saved, copies.loaded)))
 DETERMINISTIC = Mode(ways.DETERMINISTIC, lambda function, device: wrapping.deterministically()(function))
 THREADED = Mode(ways.THREADED, lambda function, device: wrapping.in_threads(THREADS[0])(function))
 WIDER = Mode(ways.WIDER, lambda function, device: wrapping.refusing(wrapping.default_dtype(torch.float64)(function)))
 LOWERED = Mode(ways.LOWERED, lambda function, device: wrapping.matmul_precision("high")(function))
 REPLAYED = Mode(ways.REPLAYED, lambda function, device: captures.replayed(function))
-OF_VMAP = (BATCHED, ALL_BATCHED, PARAMETERS_BATCHED) = tuple(
-    Mode(words, lambda function, device, of=of: wrapping.batched(function, of=of))  # type: ignore[misc]
-    for words, of in zip(ways.OF_VMAP, (wrapping.DATA, None, ways.PARAMETERS), strict=True)
-)
+OF_VMAP = tuple(map(_of_batch, ways.OF_VMAP, (wrapping.DATA, None, ways.PARAMETERS)))
 UNRECORDED = Mode(ways.UNRECORDED, lambda function, device: _requiring(ways.LEAVES, False, function))
 UNTRAINED = Mode(ways.UNTRAINED, lambda function, device: _requiring(ways.PARAMETERS, False, function))
 INSIDE = Mode(ways.INSIDE, lambda function, device: _requiring(ways.LEAVES, True, wrapping.made_there(function)))
@@ -99,8 +104,9 @@ def _looks(run: Run) -> bool:
 
 def _elsewhere(kernel: Kernel, _: Collection[str] = ()) -> str:
     """Return why no mode of a kernel can be tried; "" if one can."""
-    remote = kernel.remote and kernel.autograd
-    return "untrusted: its forward pass, which runs in the mode, is in the kernel's process" if remote else ""
+    if kernel.remote and kernel.autograd:
+        return "untrusted: its forward pass, which runs in the mode, is in the kernel's process"
+    return ""
 
 
 @check(looks=_looks, lacks=_elsewhere)
@@ -119,68 +125,88 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     have another type: it must be within the bound of its type or of bfloat16, the coarser one. What gives other bits in
     the usual mode too is left to `determinism`.
     """
-    found = list[Difference | Tried]()
+    tried, differing = list[Tried](), list[Difference]()
     for mode in _modes(run):
-        found += _differing(run, mode)
-        if any(isinstance(one, Tried) and one.ended for one in found):
-            yield from (one for one in found if isinstance(one, Tried))
+        for item in _differing(run, mode):
+            if isinstance(item, Tried):
+                tried.append(item)
+            else:
+                differing.append(item)
+        if any(way.ended for way in tried):
+            yield from tried
             return
-    yield from (one for one in found if isinstance(one, Tried))
-    seen = [one for one in found if isinstance(one, Difference)]
-    if not any(isinstance(one, Tried) for one in found):
+    yield from tried
+    if not tried:
         yield NoData()
-    if seen and steady(run):
-        for difference in seen:
+    if differing and steady(run):
+        for difference in differing:
             yield finding(run, "modes", difference.output, difference.words, index=difference.index)
 
 
 def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     """Yield the mode, unless it is refused; what differs in it, and what a call does there that it does not usually."""
     of_layer = mode is INSIDE and run.kernel.autograd  # where torch may choose another path by another layout
-    cast, bounded = mode is AUTOCAST, mode in WITHIN or of_layer or captures.in_use()
+    cast = mode is AUTOCAST
+    bounded = mode in WITHIN or of_layer or captures.in_use()
     within = (lambda case: nullcontext()) if mode in BARE else None
-    there = replace(run, kernel=_promising(in_mode(mode, run), mode))
-    again = partial(rerun, there, within=within, truth=cast or bounded, whole=True)
+    switched = replace(run, kernel=_promising(in_mode(mode, run), mode))
+    call = partial(rerun, switched, within=within, truth=cast or bounded, whole=True)
     threads = threading.enumerate()
-    other = again()
-    if other.refused or (not cast and DECLINED.match(other.problem or "")):
+    result = call()
+    if result.refused or (not cast and DECLINED.match(result.problem or "")):
         if mode in REFUSABLE:
             yield Tried(f"{mode.words} (refused)", ended=not all(thread.is_alive() for thread in threads))
         return
-    yield Tried(mode.words, other.operators)
-    other = _taken_for_usual(run, other) if mode is WIDER else other
-    compare = beyond if bounded else differences
-    yield from _cast(run, other) if cast else compare(run, other, ("as usual", str(mode)))
-    damaged = {d.buffer: d for d in other.damage if d.buffer not in {seen.buffer for seen in run.damage}}
-    for name, damage in damaged.items():
-        yield Difference(damage.output, f"{mode} it writes to {name}: {damage.count} bytes are changed")
+    yield Tried(mode.words, result.operators)
+    if mode is WIDER:
+        result = _taken_for_usual(run, result)
+    if cast:
+        yield from _cast(run, result)
+    else:
+        compare = beyond if bounded else differences
+        yield from compare(run, result, ("as usual", str(mode)))
+    yield from _changed_besides(run, mode, result, call)
+
+
+def _changed_besides(run: Run, mode: Mode, result: Run, call: Callable[[], Run]) -> Iterator[Difference]:
+    """Yield what a call in a mode changes besides its outputs, and does not as usual: memory, and the process.
+
+    `call` makes such a call once more.
+    """
+    usual = {damage.buffer for damage in run.damage}
+    damaged = {damage.buffer: damage for damage in result.damage if damage.buffer not in usual}
+    for buffer, damage in damaged.items():
+        yield Difference(damage.output, f"{mode} it writes to {buffer}: {damage.count} bytes are changed")
     if mode in BARE:  # torch itself changes the process
         return
     # A forward alone may record how it moves the running statistics: they are right, and no backward asks for more.
     recorded = {f"{tensor.name}.requires_grad" for tensor in run.case.op.inputs if tensor.role == "state"}
     known = recorded.union(damaged)
-    new = [word for word in other.effects if word not in run.effects and changed(word) not in known]
-    for effect in lasting(new, again):
+    new = [effect for effect in result.effects if effect not in run.effects and changed(effect) not in known]
+    for effect in lasting(new, call):
         yield Difference(None, f"{mode} {effect}; a call must leave it as it was")
 
 
 def _modes(run: Run) -> tuple[Mode, ...]:
-    """Return the modes that the case names, those that its kernel can be tried in."""
-    kernel, case = run.kernel, run.case
+    """Return those of the modes that the case names in which its kernel can be tried."""
+    case = run.case
     gpu = torch.device(case.device).type == "cuda"
-    some = ways.offered(case.op, autograd=kernel.autograd, gpu=gpu)["mode"]
-    names = (name for name in ways.taken(case.spec, "mode", some) if ways.fits(name, case.spec))
-    modes = (MODES.get(name) or _leaves(ways.sets_of_leaves()[name]) for name in names)
+    offered = ways.offered(case.op, autograd=run.kernel.autograd, gpu=gpu)["mode"]
     numbers = further_runs.from_variant(case.spec, THREADS)[:2]
-    counted = (_threaded(numbers) if mode is THREADED else (mode,) for mode in modes)
-    return tuple(mode for some in counted for mode in some if _possible(mode, run))
+    named: list[Mode] = []
+    for name in ways.taken(case.spec, "mode", offered):
+        if not ways.fits(name, case.spec):
+            continue
+        mode = MODES.get(name) or _leaves(ways.sets_of_leaves()[name])
+        named += _threaded(numbers) if mode is THREADED else (mode,)
+    return tuple(mode for mode in named if _possible(mode, run))
 
 
 def _possible(mode: Mode, run: Run) -> bool:
     """Return whether a kernel can be tried in a mode."""
-    if mode in BARE and run.damage:  # nothing guards there what it writes to
+    if mode in BARE and run.damage:  # in such a mode no guard zone stops what it writes
         return False
-    if run.kernel.remote and mode in (*BARE, *OF_VMAP):  # a mode of this process does not reach its own
+    if run.kernel.remote and mode in (*BARE, *OF_VMAP):  # a mode of this process does not reach the kernel's
         return False
     if mode is COMPILED and captures.MISROUTES and run.kernel.autograd:
         return not graph_of(run, run.case.arguments).has_functions()
@@ -231,18 +257,19 @@ def in_mode(mode: Mode, run: Run) -> Kernel:
 
 
 def _promising(kernel: Kernel, mode: Mode) -> Kernel:
-    """Return the kernel; of lowered precision its matrix products are as coarse as TF32, which torch takes there."""
-    lowered = mode is LOWERED and kernel.contract.products == "float32"
-    return replace(kernel, contract=replace(kernel.contract, products="tf32")) if lowered else kernel
+    """Return the kernel with what it promises in a mode: of lowered precision, matrix products as coarse as TF32."""
+    if mode is LOWERED and kernel.contract.products == "float32":
+        return replace(kernel, contract=replace(kernel.contract, products="tf32"))
+    return kernel
 
 
 def _taken_for_usual(usual: Run, run: Run) -> Run:
     """Return the run with outputs of float64 taken for outputs of their usual types: no precision is lost."""
-    types = {name: output.dtype for name, output in usual.outputs.items() if output is not None}
-    outputs = {
-        name: replace(output, dtype=types.get(name, output.dtype)) if output and output.dtype == "float64" else output
-        for name, output in run.outputs.items()
-    }
+    outputs = dict(run.outputs)
+    for name, output in run.outputs.items():
+        of_usual = usual.outputs.get(name)
+        if output is not None and output.dtype == "float64" and of_usual is not None:
+            outputs[name] = replace(output, dtype=of_usual.dtype)
     return replace(run, outputs=outputs)
 
 
@@ -263,14 +290,19 @@ def _cast(usual: Run, run: Run) -> Iterator[Difference]:
         if output.got.shape != expected.value.shape or output.dtype not in FORMATS:
             yield Difference(name, f"{AUTOCAST.words} {name} is {output.dtype} {output.shape}")
             continue
-        types = (NARROW, output.dtype, expected.dtype)  # of these the coarser one, where numbers are subnormal too
-        bounds = [judge.allowed(Expected(expected.value, expected.delta, dtype)) for dtype in types]
-        bound = reduce(np.maximum, bounds) + SOFT * FORMATS[NARROW].u * np.abs(expected.value)
-        largest = min(FORMATS[dtype].largest for dtype in types)
-        small = judge.judged(expected) & (np.abs(expected.value) + bound < largest)
-        ratio = Equation("", name, output.got, expected.value, np.where(small, bound, np.inf)).ratio
+        ratio = Equation("", name, output.got, expected.value, _cast_bound(output.dtype, expected)).ratio
         if ratio.max(initial=0.0) > 1:
             index = judge.worst(ratio)
             got, want = float(output.got[index]), float(expected.value[index])
             words = f"{AUTOCAST.words} {element(name, index)} is {got:.9g}, expected {want:.9g}"
             yield Difference(name, f"{words} within the bound of {NARROW}", index, int(np.sum(ratio > 1)))
+
+
+def _cast_bound(dtype: str, expected: Expected) -> Array:
+    """Return the bound of an output that has this type under autocast; inf where nothing is judged."""
+    types = (NARROW, dtype, expected.dtype)  # of these the coarsest one, where numbers are subnormal too
+    bounds = [judge.allowed(Expected(expected.value, expected.delta, each)) for each in types]
+    bound = reduce(np.maximum, bounds) + SOFT * FORMATS[NARROW].u * np.abs(expected.value)
+    largest = min(FORMATS[each].largest for each in types)
+    small = judge.judged(expected) & (np.abs(expected.value) + bound < largest)
+    return np.where(small, bound, np.inf)

@@ -29,7 +29,7 @@ import numpy as np
 from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import compared
-from verify_norm.checks.relations.stages import given
+from verify_norm.checks.relations.stages import exact_input
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
 from verify_norm.core.excess import element
@@ -67,10 +67,10 @@ def nonfinite(run: Run) -> Iterator[Finding]:
     for name, got, right, wrong in _judged(run):
         if wrong.any():
             index = worst(wrong)
-            found, want = float(got[index]), float(right[index])
-            message = f"{element(name, index)}: expected {want} because of {source}, got {found:.6g}"
+            value, want = float(got[index]), float(right[index])
+            message = f"{element(name, index)}: expected {want} because of {source}, got {value:.6g}"
             message += f"; {int(wrong.sum())} elements are wrong"
-            yield finding(run, "nonfinite", name, message, index=index, got=found, want=want)
+            yield finding(run, "nonfinite", name, message, index=index, got=value, want=want)
 
 
 def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
@@ -111,7 +111,7 @@ def _at(run: Run, large: float) -> dict[str, Expected | None]:
     """Return the truth with a large number in place of the infinities."""
     case, contract = run.case, run.kernel.contract
     name = special_input(case.spec, case.op)
-    values = given(case, name)
+    values = exact_input(case, name)
     exact = {**case.exact, name: np.where(np.isinf(values), np.sign(values) * large, values)}
     return make.truths(case.spec, case.op, contract, exact)
 
@@ -119,10 +119,10 @@ def _at(run: Run, large: float) -> dict[str, Expected | None]:
 def _limits(near: dict[str, Expected | None], far: dict[str, Expected | None]) -> dict[str, Array]:
     """Return the infinity that each output goes to as the special value grows; NaN where the bound does not tell it."""
     limits = {}
-    for output, one in near.items():
-        other = far[output]
-        if one is not None and other is not None:
-            grown = other.value - one.value
-            told = np.abs(grown) > one.delta + other.delta + GROWN
-            limits[output] = np.where(told, np.copysign(np.inf, grown), np.nan)
+    for output, at_large in near.items():
+        at_larger = far[output]
+        if at_large is not None and at_larger is not None:
+            change = at_larger.value - at_large.value
+            grows = np.abs(change) > at_large.delta + at_larger.delta + GROWN
+            limits[output] = np.where(grows, np.copysign(np.inf, change), np.nan)
     return limits

@@ -18,7 +18,7 @@ from verify_norm.checks.relations.equations import (
     truth,
 )
 from verify_norm.checks.relations.moments import independent
-from verify_norm.checks.relations.stages import Stages, cotangent, given, stages
+from verify_norm.checks.relations.stages import Stages, cotangent, exact_input, stages
 from verify_norm.core import geometry, judge
 from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array
@@ -60,7 +60,9 @@ def _narrow(kernel: Kernel, _: Collection[str] = ()) -> str:
     """Return which fields of the contract may round what a sum adds to fewer bits; "" if none does."""
     fields = ((name, getattr(kernel.contract, name)) for name in ("partials", "xhat", "stats"))
     narrow = [f"{name}={value}" for name, value in fields if value not in (None, "float32", "float64")]
-    return f"roundings inside a sum have no random sign, and the contract has {', '.join(narrow)}" if narrow else ""
+    if not narrow:
+        return ""
+    return f"roundings inside a sum have no random sign, and the contract has {', '.join(narrow)}"
 
 
 def looks(run: Run) -> bool:
@@ -87,14 +89,14 @@ def sums(run: Run) -> Iterator[Finding | SmallestError | OverProbable]:
     means c1 = mean(g·x̂) and c2 = mean g adds up (g = weight·dy). The tolerance follows from `lanes` and `summation` of
     the contract; a right kernel exceeds it with a probability of 1e-9 in each case.
     """  # derived in `verify_norm.reference.probable`
-    for one in equations(run):
-        largest = float(one.ratio.max(initial=0.0))
-        if isinstance(one, LongSum):
-            yield OverProbable(one.output, largest)
-        if isinstance(one, LongSum) and largest <= 1:
-            yield from one.smallest(run)
+    for equation in equations(run):
+        largest = float(equation.ratio.max(initial=0.0))
+        if isinstance(equation, LongSum):
+            yield OverProbable(equation.output, largest)
         if largest > 1:
-            yield _found(run, one)
+            yield _found(run, equation)
+        elif isinstance(equation, LongSum):
+            yield from equation.smallest(run)
 
 
 def equations(run: Run) -> Iterator[Equation]:
@@ -114,7 +116,7 @@ def equations(run: Run) -> Iterator[Equation]:
                 yield _of(run, name, delta + np.abs(kept - truth(run, name).value.reshape(kept.shape)))
     if "dy" not in run.case.exact:
         return
-    dy, lost = cotangent(s, given(run.case, "dy"))
+    dy, lost = cotangent(s, exact_input(run.case, "dy"))
     dy = dy.reshape(n.view.shape)
     if n.view.repeats >= LONG:
         if "dweight" in outputs:
@@ -148,18 +150,21 @@ def _of_dx(run: Run, s: Stages, dy: Array, z: rounding.XhatError, lam: float) ->
         yield Equation(words, "dx", left.ravel(), right.ravel(), np.where(known, tolerance, np.inf).ravel())
 
 
-def _found(run: Run, one: Equation) -> Finding:
-    index = judge.worst(one.ratio)
-    got, want, allowed = (float(v[index]) for v in (one.left, one.right, one.tolerance))
-    place = f"{one.name} of row {index[0]}" if one.name else element(one.output, index)
-    unit = None if one.name else float(FORMATS[truth(run, one.output).dtype].ulp(np.array(want)))
+def _found(run: Run, equation: Equation) -> Finding:
+    """Return the finding about an output, in ulp, or about a sum over a row, which has a name."""
+    output, ratio, index = equation.output, equation.ratio, judge.worst(equation.ratio)
+    got, want, allowed = (float(v[index]) for v in (equation.left, equation.right, equation.tolerance))
+    place = f"{equation.name} of row {index[0]}" if equation.name else element(output, index)
     off, most = told_apart(abs(got - want), allowed)
     message = (
         f"{place}: expected {want:.9g}, got {got:.9g}, {off} apart, {most} allowed in "
-        f"random data; {int((one.ratio > 1).sum())} of {one.ratio.size} are off"
+        f"random data; {int((ratio > 1).sum())} of {ratio.size} are off"
     )
-    if not one.name and one.ratio[index] < FEW_LANES:
+    if not equation.name and ratio[index] < FEW_LANES:
         message += ". If the kernel adds in few running sums, declare lanes, such as --contract lanes=8; if in one, "
         message += "--contract summation=sequential"
-    ulp, allowed = (None, allowed) if unit is None else (abs(got - want) / unit, allowed / unit)
-    return finding(run, "sums", one.output, message, index=index, got=got, want=want, allowed=allowed, ulp=ulp)
+    ulp = None
+    if not equation.name:
+        unit = float(FORMATS[truth(run, output).dtype].ulp(np.array(want)))
+        ulp, allowed = abs(got - want) / unit, allowed / unit
+    return finding(run, "sums", output, message, index=index, got=got, want=want, allowed=allowed, ulp=ulp)

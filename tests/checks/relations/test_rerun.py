@@ -24,9 +24,9 @@ from verify_norm.checks.relations.rerun import (
     once_more,
     other_shape,
     rerun,
+    rows_of,
     slow,
     small,
-    taken,
 )
 from verify_norm.checks.relations.two_runs import beyond, differences, reordering, steady
 from verify_norm.core.contract import Contract
@@ -186,7 +186,7 @@ def test_another_shape_has_more_rows_or_longer_ones(op, fields, shapes):
 
 def test_the_taken_rows_bring_their_statistics_and_not_the_parameters():
     run = run_of(layernorm_bwd(), CaseSpec((4, 3, 5)), "layernorm_bwd")  # 12 rows, three for each of the first four
-    some, exact = taken(run.case, np.array([2, 0])), run.case.exact
+    some, exact = rows_of(run.case, np.array([2, 0])), run.case.exact
     assert (some["x"] == exact["x"][[2, 0]]).all()
     assert some["rstd"].tolist() == [*exact["rstd"][6:9], *exact["rstd"][:3]]
     assert some["weight"] is exact["weight"]
@@ -196,14 +196,14 @@ def test_all_rows_of_a_sample_are_taken_and_nothing_that_belongs_to_no_row():
     exact = {name: np.arange(24.0).reshape(4, 2, 3) for name in ("dy", "x")}
     exact |= {name: np.arange(3.0) for name in ("weight", "bias", "running_mean", "running_var")}
     per_channel = exact | {name: np.arange(4.0) for name in ("mean", "rstd")}  # as many as there are samples
-    of_channels = taken(made(CaseSpec((4, 4)), "batchnorm_bwd", exact=per_channel).case, np.array([3, 1]))
+    of_channels = rows_of(made(CaseSpec((4, 4)), "batchnorm_bwd", exact=per_channel).case, np.array([3, 1]))
     assert of_channels["mean"].tolist() == per_channel["mean"].tolist()
     assert of_channels["x"].tolist() == exact["x"][[3, 1]].tolist()
     per_group = exact | {name: np.arange(8.0).reshape(4, 2) for name in ("mean", "rstd")}
-    of_groups = taken(made(CaseSpec((4, 2, 3)), "groupnorm_bwd", exact=per_group).case, np.array([3, 1, 3]))
+    of_groups = rows_of(made(CaseSpec((4, 2, 3)), "groupnorm_bwd", exact=per_group).case, np.array([3, 1, 3]))
     assert of_groups["rstd"].tolist() == [[6, 7], [2, 3], [6, 7]]
     modulated = {**dict.fromkeys(("x", "weight", "bias")), "scale": np.arange(8.0).reshape(4, 2), "shift": None}
-    of_samples = taken(made(CaseSpec((4, 3, 2)), "modulate_layernorm_fwd", exact=modulated).case, np.array([2]))
+    of_samples = rows_of(made(CaseSpec((4, 3, 2)), "modulate_layernorm_fwd", exact=modulated).case, np.array([2]))
     assert of_samples["scale"].tolist() == [[4.0, 5.0]]
     assert {name for name, values in of_samples.items() if values is None} == modulated.keys() - {"scale"}
 

@@ -30,10 +30,12 @@ def between(run: Run, other: Exact) -> Iterator[Difference]:
     yield from _replanned(run, held)
     for spec, words in others_between(run):
         exact = make.exact_inputs(spec, run.case.op, run.case.device)
-        apart = alone(run, exact, spec)
-        if apart.problem is None:
-            beside = held(built(run, exact, spec))
-            yield from differences(apart, beside, (f"{words} alone", f"{words} after a call of {run.case.spec.shape}"))
+        by_itself = alone(run, exact, spec)
+        if by_itself.problem is None:
+            after_another = held(built(run, exact, spec))
+            yield from differences(
+                by_itself, after_another, (f"{words} alone", f"{words} after a call of {run.case.spec.shape}")
+            )
         yield from differences(run, held(built(run, {})), ("in the first call", f"after a call {words}"))
     yield from _failed(run, held)
 
@@ -53,7 +55,9 @@ def _failed(run: Run, held: Held) -> Iterator[Difference]:
 
     @wraps(function)
     def fails(**given: Any) -> Any:
-        return function(**{**given, name: failing(given[name], after)} if name in given else given)
+        if name in given:
+            given[name] = failing(given[name], after)
+        return function(**given)
 
     if Held(replace(run, kernel=replace(run.kernel, run=fails)), held.instance)(case).problem is not None:
         words = f"after a call that fails, since {name} raises an error there"
@@ -91,31 +95,37 @@ def _replanned(run: Run, held: Callable[[Case], Run]) -> Iterator[Difference]:
     another shape too is left to `accuracy`.
     """
     for spec in other_options(run):
-        one = held(_judged(run, spec))
-        if one.problem is None:
-            yield from _wrong(run, one, f"after a call of the same shape {spec.shape} with other options")
+        result = held(_judged(run, spec))
+        if result.problem is None:
+            yield from _wrong(run, result, f"after a call of the same shape {spec.shape} with other options")
             yield from differences(run, held(built(run, {})), ("in the first call", "after a call with other options"))
             break
     single = list(one_option(run))
     for spec, words in single:
-        one = held(_judged(run, spec))
-        if one.problem is None:
-            yield from _wrong(run, one, f"after a call of the same shape {spec.shape} and eps with {words}")
+        result = held(_judged(run, spec))
+        if result.problem is None:
+            yield from _wrong(run, result, f"after a call of the same shape {spec.shape} and eps with {words}")
     if single:
         words = f"after calls with {', with '.join(words for _, words in single)}"
         yield from differences(run, held(built(run, {})), ("in the first call", words))
 
 
-def _wrong(run: Run, one: Run, why: str) -> Iterator[Difference]:
+def _wrong(run: Run, result: Run, why: str) -> Iterator[Difference]:
     """Yield what is wrong in a call with other options than the run's, but not in such a call of another shape."""
-    found = list(over_bound(run, one, why))
-    shaped = other_shape(replace(run, case=replace(run.case, spec=one.case.spec))) if found else None
-    if shaped is not None:
-        assert run.kernel.run is not None
-        usual = once_more(run)(replace(run.kernel, run=module_calls.anew(run.kernel.run)), _judged(run, shaped))
-        ratios: dict[str | None, Any] = {n: out.ratio for n, out in usual.outputs.items() if out is not None}
-        found = [each for each in found if (r := ratios.get(each.output)) is not None and not (r > 1).any()]
-    yield from found
+    found = list(over_bound(run, result, why))
+    if not found:
+        return
+    spec = other_shape(replace(run, case=replace(run.case, spec=result.case.spec)))
+    if spec is None:
+        yield from found
+        return
+    assert run.kernel.run is not None
+    with_new_module = replace(run.kernel, run=module_calls.anew(run.kernel.run))
+    shaped = once_more(run)(with_new_module, _judged(run, spec))
+    for difference in found:
+        output = shaped.outputs.get(difference.output or "")
+        if output is not None and output.ratio is not None and not (output.ratio > 1).any():
+            yield difference
 
 
 def _judged(run: Run, spec: CaseSpec) -> Case:

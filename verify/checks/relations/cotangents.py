@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from verify_norm.cases import make
 from verify_norm.checks.relations.graphs import asked
 from verify_norm.checks.relations.stages import normalized, own_statistics, stages, view_of
-from verify_norm.checks.relations.two_runs import Difference
+from verify_norm.checks.relations.two_runs import Difference, first_that_differs
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.excess import element
@@ -36,17 +36,13 @@ def cotangents(run: Run) -> Iterator[Difference | NoData]:
     moments = [name for name in STATISTICS if _differentiable(outputs.get(name)) and _known(run, outputs[name])]
     names = (*given, *moments)
     most = len(names) if run.case.spec.dtype in ("float32", "float64") else 1
-    sets = [chosen for size in range(1, most + 1) for chosen in combinations(names, size)]
-    wrong = any(o.ratio is not None and o.ratio.max(initial=0.0) > 1 for o in run.outputs.values() if o is not None)
-    # `accuracy` reports an error of the usual gradients
-    sets = [chosen for chosen in sets if "y" not in chosen or not (wrong or set(chosen) <= set(SUMS))]
+    ratios = [output.ratio for output in run.outputs.values() if output is not None and output.ratio is not None]
+    wrong = any(ratio.max(initial=0.0) > 1 for ratio in ratios)  # which `accuracy` reports
+    all_sets = chain.from_iterable(combinations(names, size) for size in range(1, most + 1))
+    sets = [chosen for chosen in all_sets if "y" not in chosen or not (wrong or set(chosen) <= set(SUMS))]
     if not sets:
         yield NoData()
-    for chosen in sets:
-        found = list(_chosen(run, chosen))
-        if found:
-            yield from found
-            return
+    yield from first_that_differs(_chosen(run, chosen) for chosen in sets)
 
 
 def _outputs(run: Run) -> Mapping[str, Any]:
@@ -69,9 +65,9 @@ def _known(run: Run, output: torch.Tensor) -> bool:
     case = run.case
     if not case.op.lawful:
         return False
-    alien = output.numel() != prod(view_of(case, normalized(run)).statistic)
+    shaped = output.numel() == prod(view_of(case, normalized(run)).statistic)
     plain = case.op.before is None and case.op.dropout is None
-    return not alien and plain and own_statistics(case) and "x" not in case.spec.frozen
+    return shaped and plain and own_statistics(case) and "x" not in case.spec.frozen
 
 
 def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
@@ -91,11 +87,11 @@ def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
             asks[name] = torch.tensor(u).to(graph.outputs[name]).reshape(graph.outputs[name].shape)
         return graph.gradients({name: asks[name] for name in names}, materialize_grads=True)
 
-    other = asked(run, ask, exact=exact, spec=spec)
-    if other.problem is not None and not moments:
-        yield Difference(None, f"asked for the gradients of {names[0]} alone it fails: {other.problem}")
-    for name, output in other.outputs.items():
-        want = other.case.expected[name]
+    result = asked(run, ask, exact=exact, spec=spec)
+    if result.problem is not None and not moments:
+        yield Difference(None, f"asked for the gradients of {names[0]} alone it fails: {result.problem}")
+    for name, output in result.outputs.items():
+        want = result.case.expected[name]
         if output is None or want is None or output.ratio is None:
             continue
         if name == "dx" and moments:
@@ -114,9 +110,9 @@ def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
 
 def _added(*gradients: Expected) -> Expected:
     """Return the sum of gradients, each of which torch may round to the type of x, and each sum before the last too."""
-    value = np.sum([one.value for one in gradients], axis=0)
-    delta = np.sum([one.delta for one in gradients], axis=0)
-    sizes = [np.abs(one.value) for one in gradients if one.value.any()]  # a zero is no summand
+    value = np.sum([gradient.value for gradient in gradients], axis=0)
+    delta = np.sum([gradient.delta for gradient in gradients], axis=0)
+    sizes = [np.abs(gradient.value) for gradient in gradients if gradient.value.any()]  # a zero is no summand
     if len(sizes) > 1:
         ulp = FORMATS[gradients[0].dtype].ulp
         rounded = np.sum([ulp(size) for size in sizes], axis=0) + (len(sizes) - 2) * ulp(np.sum(sizes, axis=0))

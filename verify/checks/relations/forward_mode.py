@@ -44,7 +44,8 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
     looked = False
     for case in cases(run) if derived else ():
         for names in _moved(case) if stages.own_statistics(case) else ():
-            if got := _tangents(run, case, names):
+            got = _tangents(run, case, names)
+            if got:
                 looked = True
                 yield from _compared(replace(run, case=case), got, names)
     if not looked:
@@ -85,8 +86,10 @@ def _tangents(run: Run, case: Case, names: Collection[str]) -> Mapping[str, torc
                 change = torch.tensor(_direction(name, offer[name].shape, form)).to(offer[name])
                 offer[name] = forward_ad.make_dual(offer[name].detach(), change)
             outputs: Any = named(make.call(run.kernel.forward_run, offer), forward)
-            found = {n: forward_ad.unpack_dual(t).tangent for n, t in outputs.items() if t is not None}
-            return {name: change for name, change in found.items() if change is not None and not foreign.ran}
+            if foreign.ran:
+                return {}
+            tangents = {n: forward_ad.unpack_dual(t).tangent for n, t in outputs.items() if t is not None}
+            return {name: change for name, change in tangents.items() if change is not None}
     except Exception:
         return {}
 
@@ -117,7 +120,7 @@ def _truth(run: Run, names: Collection[str]) -> dict[str, tuple[Array, Array]]:
     size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw * n.xhat) + np.abs(tb)
     out = _Change(n.y, np.abs(n.weighted(n.xhat)) + np.abs(n.y), y, unit * size)
     for stage in run.case.op.stages:
-        own = {name: stages.given(run.case, name) for name in stage.inputs}
+        own = {name: stages.exact_input(run.case, name) for name in stage.inputs}
         changes = {name: _direction(name, own[name].shape, form) * (name in names) for name in own}
         out = _passed(stage, out, own, changes, unit, a)
     y, allowed = out.tangent, out.allowed

@@ -22,7 +22,7 @@ import numpy as np
 from verify_norm.cases import make, placement
 from verify_norm.checks.relations.equations import compared
 from verify_norm.checks.relations.rerun import NearbyError, nearby, small
-from verify_norm.checks.relations.stages import given, own_statistics, view_of
+from verify_norm.checks.relations.stages import exact_input, own_statistics, view_of
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.layouts import layout_of
@@ -66,14 +66,14 @@ def _using(run: Run) -> set[str]:
     """Return the outputs that change with the given statistics, and not with x where dy is 0."""
     case = run.case
     name = "residual_out" if "residual_out" in case.exact else "x"
-    x, changed = _changed(run, given(case, name))
-    quiet = {"dy": np.where(changed, 0.0, given(case, "dy"))}
+    x, changed = _changed(run, exact_input(case, name))
+    quiet = {"dy": np.where(changed, 0.0, exact_input(case, "dy"))}
     layouts = {n: layout_of(case.spec, n) for n in (name, "dy")}
     if any((placement.shared(v, layouts[n]) != v).any() for n, v in {**quiet, name: x}.items()):
         return set()  # elements along a stride of 0 cannot differ
     others = {n: v for n, v in make.saved(case.spec, case.op, {**case.exact, name: x}).items() if v is not None}
-    scale = {"mean": 1 / given(case, "rstd"), "rstd": given(case, "rstd")}
-    if not all((np.abs(given(case, n) - other) >= FAR * scale[n]).all() for n, other in others.items()):
+    scale = {"mean": 1 / exact_input(case, "rstd"), "rstd": exact_input(case, "rstd")}
+    if not all((np.abs(exact_input(case, n) - other) >= FAR * scale[n]).all() for n, other in others.items()):
         return set()  # eps is far larger than x², or a row is zero
     try:
         first, second = nearby(run, quiet), nearby(run, {**quiet, name: x})

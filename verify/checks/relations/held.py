@@ -27,14 +27,16 @@ class Held:
         """Run the kernel on a case; with `evaluating` its module evaluates."""
         assert self.run.kernel.run is not None
         serving = self.instance.serving(self.run.kernel.run)
-        serving = module_calls.evaluating()(serving) if evaluating else serving
+        if evaluating:
+            serving = module_calls.evaluating()(serving)
         return once_more(self.run)(replace(self.run.kernel, run=serving), case)
 
 
 def alone(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Run:
     """Return the run that other calls must be like: in fresh memory, and with a new module."""
     assert run.kernel.run is not None
-    return rerun(replace(run, kernel=replace(run.kernel, run=module_calls.anew(run.kernel.run))), changed, spec=spec)
+    with_new_module = replace(run.kernel, run=module_calls.anew(run.kernel.run))
+    return rerun(replace(run, kernel=with_new_module), changed, spec=spec)
 
 
 def built(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Case:
@@ -45,23 +47,23 @@ def built(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Case:
 
 
 def placed(before: Case, after: Case, *, uncounted: bool = False) -> Case:
-    """Return the second case in the tensors of the first one, of which those are overwritten that differ.
+    """Return the case `after` in the tensors of `before`; those whose values differ are overwritten.
 
-    What is `uncounted` is written through .data, which torch's count of versions misses, as the writes of a kernel.
+    `uncounted` writes go through .data: torch's count of versions misses them, as it misses the writes of a kernel.
     """
     arguments = {**after.arguments}
-    for name, tensor in after.arguments.items():
-        if isinstance(tensor, torch.Tensor):
-            held = arguments[name] = before.arguments[name]
-            if not contents.same_bits(held, tensor):
-                contents.overwrite(held.data if uncounted else held, tensor)
+    for name, values in after.arguments.items():
+        if isinstance(values, torch.Tensor):
+            tensor = arguments[name] = before.arguments[name]
+            if not contents.same_bits(tensor, values):
+                contents.overwrite(tensor.data if uncounted else tensor, values)
     return replace(after, arguments=arguments)
 
 
-def over_bound(run: Run, one: Run, why: str) -> Iterator[Difference]:
-    """Yield the outputs of another call that are beyond their bound, and not so in the run."""
-    for output, now in one.outputs.items():
-        usual, want = run.outputs.get(output), one.case.expected.get(output)
+def over_bound(run: Run, later: Run, why: str) -> Iterator[Difference]:
+    """Yield the outputs of a later call that are beyond their bound, and not so in the run."""
+    for output, now in later.outputs.items():
+        usual, want = run.outputs.get(output), later.case.expected.get(output)
         if now is None or now.ratio is None or usual is None or usual.ratio is None or want is None:
             continue
         if (now.ratio > 1).any() and not (usual.ratio > 1).any():

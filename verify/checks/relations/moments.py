@@ -133,20 +133,21 @@ def moments(run: Run) -> dict[str, Moments]:
     Outputs that are not finite are left out, since other checks report them. So are elements that may overflow or be
     subnormal.
     """
-    found: dict[str, Moments] = {}
+    sums_of: dict[str, Moments] = {}
     if run.problem is not None or not random(run.case):
-        return found
+        return sums_of
     known, outputs = stages.stages(_under(run, xhat=None)), compared(run)
     added = [
         t.name for t in run.case.op.outputs if t.extent in ("data", "affine") and not t.name.startswith("running_")
     ]
     for name in (name for name in added if name in outputs):
         output, expected = outputs[name]
-        sound = output.dtype == expected.dtype and np.isfinite(output.got).all()
-        one = _of(run, known, name, output, expected) if sound else None
-        if one is not None:
-            found[name] = one
-    return found
+        if output.dtype != expected.dtype or not np.isfinite(output.got).all():
+            continue
+        sums = _of(run, known, name, output, expected)
+        if sums is not None:
+            sums_of[name] = sums
+    return sums_of
 
 
 def _of(run: Run, s: stages.Stages, name: str, output: Output, expected: Expected) -> Moments | None:
@@ -163,8 +164,8 @@ def _of(run: Run, s: stages.Stages, name: str, output: Output, expected: Expecte
     near, expects = np.count_nonzero(keep & (0.5 - off <= delta)), np.minimum(2 * delta, 1.0)[keep]
     if near > expects.sum() + bernstein(float(expects.sum()), 1.0):
         return None
-    usual = form.ulp(np.sqrt(np.mean(np.square(want[keep]))))
-    omega = np.where(keep, unit / np.maximum(unit, usual), 0.0)
+    typical = form.ulp(np.sqrt(np.mean(np.square(want[keep]))))
+    omega = np.where(keep, unit / np.maximum(unit, typical), 0.0)
     phi = omega * np.sign(want) / unit
     systematic, averaging = _together(run, s, name, phi, expected)
     partial = _partial(run, s, name, want.shape) / (unit * unit)
@@ -176,7 +177,7 @@ def _of(run: Run, s: stages.Stages, name: str, output: Output, expected: Expecte
     gain = (np.abs(output.got - want) / unit - off)[keep]
     partial, delta, omega = partial[keep], delta[keep], omega[keep]
     most = 2 * np.minimum(delta, mean + 1)
-    one = Moments(
+    sums = Moments(
         name,
         expected.dtype,
         count=len(gain),
@@ -194,10 +195,10 @@ def _of(run: Run, s: stages.Stages, name: str, output: Output, expected: Expecte
         largest=float((times * omega * most).max()),
     )
     placed = ((np.abs(nearest) - size) / unit)[keep]
-    return replace(one, smallest=tuple(_smallest(one, sign, placed, (size / unit)[keep], omega) for sign in SIGNS))
+    return replace(sums, smallest=tuple(_smallest(sums, sign, placed, (size / unit)[keep], omega) for sign in SIGNS))
 
 
-def _smallest(one: Moments, sign: int, placed: Array, size: Array, omega: Array) -> float:
+def _smallest(sums: Moments, sign: int, placed: Array, size: Array, omega: Array) -> float:
     """Return the e of a factor 1 + sign·e on all elements that would have shown in one of the sums.
 
     `size` is |want| in ulp, `placed` where its rounding lies beside it. While the factor moves elements by less than
@@ -206,11 +207,11 @@ def _smallest(one: Moments, sign: int, placed: Array, size: Array, omega: Array)
     """
     tie = 0.5 + sign * placed
     order = np.argsort(tie / size)
-    biased = sign * one.signed + np.cumsum(omega[order]) > one.bias_allowed
-    off = one.excess + np.cumsum((omega * np.minimum(2 * tie, 1.0))[order]) > one.excess_allowed
+    biased = sign * sums.signed + np.cumsum(omega[order]) > sums.bias_allowed
+    off = sums.excess + np.cumsum((omega * np.minimum(2 * tie, 1.0))[order]) > sums.excess_allowed
     shown = np.flatnonzero(biased | off)
     rounded = float((tie / size)[order][shown[0]]) if len(shown) else np.inf
-    return min(rounded, max((one.bias_allowed - sign * one.signed) / one.size, one.weight / one.size))
+    return min(rounded, max((sums.bias_allowed - sign * sums.signed) / sums.size, sums.weight / sums.size))
 
 
 def _together(run: Run, s: stages.Stages, name: str, phi: Array, expected: Expected) -> tuple[float, float]:
@@ -280,7 +281,7 @@ def _partial(run: Run, s: stages.Stages, name: str, shape: tuple[int, ...]) -> A
 
 def _without(run: Run, name: str, shape: tuple[int, ...]) -> Array:
     """Return δ of dweight or dbias as if partial sums were wide."""
-    s, dy = stages.stages(_under(run, partials="float32")), stages.given(run.case, "dy")
+    s, dy = stages.stages(_under(run, partials="float32")), stages.exact_input(run.case, "dy")
     if name == "dbias":
         return stages.gradient_apart(s, name, dy).reshape(shape)
     return rounding.weight_error(s.norm, dy.reshape(s.norm.view.shape), s.z, s.arithmetic).reshape(shape)

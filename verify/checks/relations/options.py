@@ -29,7 +29,8 @@ def one_option(run: Run) -> Iterator[tuple[CaseSpec, str]]:
 
     numbers = [(change, f"another {next(iter(change))}") for change in _numbers(base, op) if taken(change)]
     others = [(change, words) for change, words in _changes(base, op) if taken(change)]
-    for change, words in (*numbers, *(further_runs.from_variant(base, others)[:FEW] if others else ())):
+    few = further_runs.from_variant(base, others)[:FEW] if others else ()
+    for change, words in (*numbers, *few):
         yield replace(base, **change), words
 
 
@@ -42,8 +43,8 @@ def _changes(spec: CaseSpec, op: Op) -> Iterator[tuple[dict[str, Any], str]]:
             yield {name: not given}, f"no {name}" if given else f"a {name}"
     if any(tensor.dtype == "weight" and getattr(spec, tensor.name, True) is not False for tensor in op.inputs):
         own = spec.weight_dtype in (None, spec.dtype)
-        other = ("bfloat16" if spec.dtype == "float32" else "float32") if own else None
-        yield {"weight_dtype": other}, "weights of another type"
+        another = "bfloat16" if spec.dtype == "float32" else "float32"
+        yield {"weight_dtype": another if own else None}, "weights of another type"
     for tensor in op.inputs:
         if tensor.extent not in ("data", "affine", "sample"):
             continue
@@ -72,16 +73,19 @@ def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:
     if "weight_offset" in op.attrs:
         yield {"weight_offset": spec.weight_offset + NEAR if little else 1.0 - spec.weight_offset}
     if "dropout_p" in op.attrs:
-        yield {"dropout_p": _near(spec.dropout_p) if little else 0.25 if spec.dropout_p == 0.5 else 0.5}
+        far = 0.25 if spec.dropout_p == 0.5 else 0.5
+        yield {"dropout_p": _near(spec.dropout_p) if little else far}
     if "num_groups" in op.attrs and spec.shape[1] > 1:
         yield {"num_groups": 1 if spec.num_groups != 1 else spec.shape[1]}
-    if "variance_size" in op.attrs and (length := geometry.row_length(spec, op)) > 1:
-        size = geometry.variance_size(spec, op)
-        yield {"variance_size": size // 2 if size > 1 else length}
+    if "variance_size" in op.attrs:
+        size, length = geometry.variance_size(spec, op), geometry.row_length(spec, op)
+        if length > 1:
+            yield {"variance_size": size // 2 if size > 1 else length}
     if "training" in op.attrs:
         yield {"training": not spec.training}
     if "momentum" in op.attrs and spec.training:
-        yield {"momentum": _near(spec.momentum) if little else 0.1 if spec.momentum == 0.9 else 0.9}
+        far = 0.1 if spec.momentum == 0.9 else 0.9
+        yield {"momentum": _near(spec.momentum) if little else far}
     if any(tensor.extent == "sample" for tensor in op.inputs):
         change = {"modulation": "token" if spec.modulation == "sample" else "sample"}
         other = replace(spec, **change)  # type: ignore[arg-type]

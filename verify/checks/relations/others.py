@@ -27,21 +27,21 @@ def almost_the_same(run: Run, name: str) -> Iterator[tuple[dict[str, Array | Non
         return
     form, layout = FORMATS[geometry.input_dtype(tensor, case.spec)], layout_of(case.spec, name)
     place = int(np.random.default_rng(case.spec.seed).integers(1, values.size - 1))  # no cache looks at the first alone
-    other = 1 + (place - 1 + (values.size - 2) // 2) % (values.size - 2)
-    one, two = values.flat[[place, other]]
+    second = 1 + (place - 1 + (values.size - 2) // 2) % (values.size - 2)
+    a, b = values.flat[[place, second]]
     step = 1 + max(NUDGE, 2 * form.u)
     for new, words in (
-        ((two, one), f"elements {place} and {other} of {name} were swapped"),
-        ((one * step, two), f"element {place} of {name} was smaller by a factor {step:.7g}"),
-        ((-one, -two), f"elements {place} and {other} of {name} had the opposite sign"),
+        ((b, a), f"elements {place} and {second} of {name} were swapped"),
+        ((a * step, b), f"element {place} of {name} was smaller by a factor {step:.7g}"),
+        ((-a, -b), f"elements {place} and {second} of {name} had the opposite sign"),
     ):
         changed = values.copy()
-        changed.flat[[place, other]] = new
+        changed.flat[[place, second]] = new
         yield {**case.exact, name: placement.shared(form.round(changed), layout)}, words
 
 
 def one_alone(run: Run, other: Mapping[str, Array | None]) -> Iterator[tuple[CaseSpec, dict[str, Array | None], str]]:
-    """Yield cases whose inputs are the run's but for one, and what that was before in words; two of a case.
+    """Yield cases in which one input alone has other values than the run's, and words for that; ALONE of a case.
 
     What is made of several inputs may be kept by some of them. The new values are larger, so that statistics that are
     kept show. Two inputs that are one tensor change together, and saved statistics with what they are of.
@@ -62,18 +62,15 @@ def one_alone(run: Run, other: Mapping[str, Array | None]) -> Iterator[tuple[Cas
         if together == ("eps",):
             yield another, {**case.exact, **make.saved(another, op, case.exact)}, "eps alone was another"
             continue
-        one = inputs[together[0]]
-        values, form = other[one.name], FORMATS[geometry.input_dtype(one, case.spec)]
+        tensor = inputs[together[0]]
+        values, form = other[tensor.name], FORMATS[geometry.input_dtype(tensor, case.spec)]
         assert values is not None
-        if one.extent != "position" and abs(case.spec.log2_scale) <= USUAL and case.spec.special is None:
-            layout = layout_of(case.spec, one.name)
+        if tensor.extent != "position" and abs(case.spec.log2_scale) <= USUAL and case.spec.special is None:
+            layout = layout_of(case.spec, tensor.name)
             values = placement.shared(np.clip(form.round(LARGER * values), -form.largest, form.largest), layout)
         exact = {**case.exact, **dict.fromkeys(together, values)}
-        yield (
-            case.spec,
-            {**exact, **make.saved(case.spec, op, exact)},
-            f"{' and '.join(together)} alone had other values",
-        )
+        exact |= make.saved(case.spec, op, exact)
+        yield case.spec, exact, f"{' and '.join(together)} alone had other values"
 
 
 def nudged(run: Run) -> tuple[str, ...]:
@@ -91,7 +88,9 @@ def nudged(run: Run) -> tuple[str, ...]:
         and tensor.extent != "one"
         and (op.forward is None or tensor.role in ("cotangent", "weight"))
     ]
-    return (main, "weight", *(further_runs.from_variant(case.spec, others)[:1] if others else ()))
+    if not others:
+        return main, "weight"
+    return main, "weight", further_runs.from_variant(case.spec, others)[0]
 
 
 def other_options(run: Run) -> Iterator[CaseSpec]:

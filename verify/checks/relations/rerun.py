@@ -55,7 +55,7 @@ def slow(run: Run) -> tuple[str, ...]:
 
 
 def small(run: Run, most: int = 2**12) -> bool:
-    """Return whether the kernel ran on a case without NaN or infinity, of so few elements, and of some."""
+    """Return whether the kernel ran, on a case without NaN or infinity and with 1 to `most` elements of x."""
     spec = run.case.spec
     return run.problem is None and spec.special is None and 0 < prod(spec.shape) <= most
 
@@ -72,21 +72,24 @@ def has_rows(case: Case) -> bool:
     return len(spec.shape) > inner and spec.shape[0] > 1 and all(spec.shape)
 
 
-def taken(case: Case, index: Any) -> dict[str, Array | None]:
+def rows_of(case: Case, index: Any) -> dict[str, Array | None]:
     """Return the case's inputs with these rows alone, in this order: `index` into the first dimension of x.
 
-    What has been saved is taken with its row, not computed anew; in BatchNorm a statistic belongs to no row.
+    Saved statistics are those of the rows, not computed anew; in BatchNorm a statistic belongs to no row.
     """
     count = case.spec.shape[0]
 
-    def of(values: Array | None, extent: str) -> Array | None:
+    def rows(values: Array | None, extent: str) -> Array | None:
         if values is None or extent in ("affine", "one") or (extent == "statistic" and case.op.view == "channels"):
             return values
-        rows = values if extent in ("data", "sample", "position") else values.reshape(count, -1)
-        picked: Array = rows[index]
-        return picked if rows is values else picked.reshape(-1, *values.shape[1:])
+        chosen: Array
+        if extent in ("data", "sample", "position"):
+            chosen = values[index]
+        else:
+            chosen = values.reshape(count, -1)[index].reshape(-1, *values.shape[1:])
+        return chosen
 
-    return {tensor.name: of(case.exact[tensor.name], tensor.extent) for tensor in case.op.inputs}
+    return {tensor.name: rows(case.exact[tensor.name], tensor.extent) for tensor in case.op.inputs}
 
 
 def rerun(
@@ -125,9 +128,11 @@ def lasting(words: Collection[str], again: Callable[[], Run]) -> tuple[str, ...]
 
     `again` makes the same call once more; it is asked only where there may be such effects.
     """
-    first = [word for word in words if word.startswith(OF_IMPORTS)]
-    stay = again().effects if first else ()
-    return tuple(word for word in words if word not in first or word in stay)
+    of_imports = [word for word in words if word.startswith(OF_IMPORTS)]
+    if not of_imports:
+        return tuple(words)
+    effects_again = again().effects
+    return tuple(word for word in words if word not in of_imports or word in effects_again)
 
 
 def on_rows(run: Run, index: NDArray[np.intp]) -> Run | None:
@@ -136,7 +141,9 @@ def on_rows(run: Run, index: NDArray[np.intp]) -> Run | None:
     Rows may repeat, as in `np.arange(4096) % count`: a batch of any size needs no more data and no other truth.
     """
     spec = replace(run.case.spec, shape=(len(index), *run.case.spec.shape[1:]))
-    return None if run.kernel.refuses(spec) is not None else rerun(run, taken(run.case, index), spec=spec)
+    if run.kernel.refuses(spec) is not None:
+        return None
+    return rerun(run, rows_of(run.case, index), spec=spec)
 
 
 def other_shape(run: Run) -> CaseSpec | None:
@@ -145,10 +152,10 @@ def other_shape(run: Run) -> CaseSpec | None:
     A cache may be keyed by either. They are more, not fewer: a smaller case finds what a larger one has left behind.
     """
     spec, op = run.case.spec, run.case.op
-    one = op.view == "rows" and len(spec.shape) == spec.normalized_ndim
+    single_row = op.view == "rows" and len(spec.shape) == spec.normalized_ndim
     channels = op.view != "rows" and len(spec.shape) == 2  # they stay divisible by the groups
     for way in further_runs.from_variant(spec, ("rows", "length", "both")):
-        shape = [1, *spec.shape] if one else list(spec.shape)
+        shape = [1, *spec.shape] if single_row else list(spec.shape)
         if way != "length":
             shape[0] = 2 * shape[0] + 1
         if way != "rows":
@@ -163,7 +170,7 @@ def nearby(run: Run, exact: Mapping[str, Array | None], spec: CaseSpec | None = 
     """Return `rerun` on a case near the run's; raise NearbyError where the kernel fails or does not offer it."""
     if spec is not None and run.kernel.refuses(spec) is not None:
         raise NearbyError
-    other = rerun(run, exact, spec=spec, truth=truth)
-    if other.problem is not None:
-        raise NearbyError if other.limits else NearbyError(other.problem)
-    return other
+    result = rerun(run, exact, spec=spec, truth=truth)
+    if result.problem is not None:
+        raise NearbyError if result.limits else NearbyError(result.problem)
+    return result

@@ -11,7 +11,7 @@ import torch
 
 from verify_norm.cases import contents, make
 from verify_norm.checks.relations.equations import arithmetic_of
-from verify_norm.checks.relations.stages import given
+from verify_norm.checks.relations.stages import exact_input
 from verify_norm.checks.relations.two_runs import Difference
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array, Format
@@ -51,10 +51,12 @@ def cases(run: Run) -> Iterator[Case]:
     """
     contract = run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
-    for spec in plain(run) if wide and not contract.inplace and run.case.op.lawful else ():
+    if not wide or contract.inplace or not run.case.op.lawful:
+        return
+    for spec in plain(run):
         case = make.build(spec, run.case.op, contract, run.case.device, benign(run.case, spec))
         terms = prod(spec.shape) * geometry.row_length(spec, run.case.op)  # of a sum of products of sums
-        if given(case, "rstd").max(initial=0.0) ** 4 * terms < format_of(spec).largest:
+        if exact_input(case, "rstd").max(initial=0.0) ** 4 * terms < format_of(spec).largest:
             yield case
 
 
@@ -94,10 +96,12 @@ def plain(run: Run) -> tuple[CaseSpec, ...]:
     """
     spec, kernel = run.case.spec, run.kernel
     layouts: dict[str, Any] = {f.name: "contiguous" for f in fields(CaseSpec) if f.name.endswith("_layout")}
-    whole = replace(spec, **layouts)
-    some = [replace(whole, dtype="float32", weight_dtype=None)] * ("float32" in kernel.dtypes)
-    able = (each for each in (*some, whole) if kernel.fitted(each) == each and kernel.refuses(each) is None)
-    return tuple(dict.fromkeys(able))
+    own = replace(spec, **layouts)
+    specs = [own]
+    if "float32" in kernel.dtypes:
+        specs.insert(0, replace(own, dtype="float32", weight_dtype=None))
+    accepted = (each for each in specs if kernel.fitted(each) == each and kernel.refuses(each) is None)
+    return tuple(dict.fromkeys(accepted))
 
 
 def format_of(spec: CaseSpec) -> Format:
@@ -125,14 +129,14 @@ def benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
 
 
 def _reference(run: Run, case: Case) -> "_Reference":
-    r = float(given(case, "rstd").max())
+    r = float(exact_input(case, "rstd").max())
     return _Reference(run, case, r, r * float(np.abs(_exact(case, "x")[1]).max()))
 
 
 def _exact(case: Case, name: str) -> tuple[str, Array]:
     """Return an input's own name, x and residual being the sum of a fused addition, and its values."""
     own = "residual_out" if name in ("x", "residual") and "residual_out" in case.exact else name
-    return own, given(case, own)
+    return own, exact_input(case, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ class _Reference:
         """Return the direction of an input, or of its gradient: positive, of x and dy with the signs of dy."""
         values = _exact(self.case, name)[1]
         d = format_of(self.case.spec).round(np.random.default_rng(values.size).uniform(0.5, 1.0, values.shape))
-        return np.copysign(d, given(self.case, "dy")) if name in ("x", "residual", "dy") else d
+        return np.copysign(d, exact_input(self.case, "dy")) if name in ("x", "residual", "dy") else d
 
     def compared(self, output: str, name: str, derivative: torch.Tensor | None) -> Iterator[Difference]:
         """Yield whether the derivative of ⟨v, output⟩ with respect to one input is off, along its direction."""
@@ -187,7 +191,7 @@ class _Reference:
         """
         case, size = self.case, prod(self.case.spec.shape)
         v, d = self.direction(output.removeprefix("d")), self.direction(name)
-        norms = [float(np.linalg.norm(each)) * sqrt(size / each.size) for each in (v, d)]
+        norms = [float(np.linalg.norm(along)) * sqrt(size / along.size) for along in (v, d)]
         affine = prod(geometry.affine_shape(case.spec, case.op))
         n = geometry.row_length(case.spec, case.op) + size // affine
         scale = max(self.r, 1.0) ** 2 * (1.0 + abs(case.arguments.get("weight_offset", 0.0))) ** 2

@@ -62,7 +62,7 @@ class Stages:
         return replace(self.z, shift=np.zeros_like(self.z.shift), factor=np.full_like(self.z.factor, factor), off=None)
 
 
-def given(case: Case, name: str) -> Array:
+def exact_input(case: Case, name: str) -> Array:
     """Return the exact values of an input that the case has."""
     values = case.exact[name]
     assert values is not None, name
@@ -72,11 +72,13 @@ def given(case: Case, name: str) -> Array:
 def stage_inputs(run: Run) -> dict[str, Any]:
     """Return what the stages of a case take beside z: their own inputs, and what the contract says of them."""
     case, contract = run.case, run.kernel.contract
-    own: dict[str, Any] = {name: given(case, name) for name in case.op.stage_inputs}
+    inputs: dict[str, Any] = {name: exact_input(case, name) for name in case.op.stage_inputs}
     if case.op.dropout is not None:
-        own |= {name: case.arguments[name] for name in case.op.dropout.options}
-    y = promises.output_dtype(case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype)
-    return own if case.op.quantizer is None else own | promises.roundings(contract, case.spec.dtype, y)
+        inputs |= {name: case.arguments[name] for name in case.op.dropout.options}
+    if case.op.quantizer is not None:
+        y = promises.output_dtype(case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype)
+        inputs |= promises.roundings(contract, case.spec.dtype, y)
+    return inputs
 
 
 def has_mean(case: Case) -> bool:
@@ -100,9 +102,11 @@ def view_of(case: Case, x: Array) -> View:
 
 def summand(case: Case) -> Array:
     """Return what residual is added to: x, or what a dropout leaves of it."""
-    x, dropout = given(case, "x"), case.op.dropout
-    left: Array = x if dropout is None else dropout.value(x, {**case.arguments, **case.exact})
-    return left
+    x, dropout = exact_input(case, "x"), case.op.dropout
+    if dropout is None:
+        return x
+    dropped: Array = dropout.value(x, {**case.arguments, **case.exact})
+    return dropped
 
 
 def normalized(run: Run) -> Array:
@@ -121,11 +125,13 @@ def norm(run: Run) -> Norm:
     """Return the exact normalization of a case that has its own statistics."""
     case, x = run.case, normalized(run)
     if case.op.chain is not None:
-        own, given = case.op.chain, {**case.arguments, **case.exact}
-        made: Norm = (
-            own.base.norm(x, given) if own.before is None else own.normalized(given["x"], given, arithmetic_of(run))
-        )
-        return made
+        chain, values = case.op.chain, {**case.arguments, **case.exact}
+        of_chain: Norm
+        if chain.before is None:
+            of_chain = chain.base.norm(x, values)
+        else:
+            of_chain = chain.normalized(values["x"], values, arithmetic_of(run))
+        return of_chain
     view, weight, bias = view_of(case, x), case.exact.get("weight"), case.exact.get("bias")
     if has_mean(case):
         return layernorm.norm(view, x, weight, bias, case.spec.eps)
@@ -145,7 +151,8 @@ def stages(run: Run) -> Stages:
     z = rounding.xhat_error(n, e, a)
     z = replace(z, magnitude=z.magnitude + 2 * n.rstd * lost)
     largest = np.abs(n.xhat) * (1.0 + e.rho) + z.shift + 2 * n.rstd * lost
-    largest = largest if z.off is None else largest + z.off
+    if z.off is not None:
+        largest = largest + z.off
     scale = case.exact.get("scale") if case.op.quantized else None
     first, x = case.op.before or case.op.dropout, case.exact.get("x", case.exact.get("residual_out"))
     return Stages(n, a, largest, z, case.op.stages, stage_inputs(run), first, x, scale)
@@ -208,12 +215,12 @@ def apart_of(s: Stages, name: str, dy: Array, passed: Array | None, factor: floa
 
     Those of the stages' own inputs have all of their bound.
     """
-    own = {f"d{n}": n for stage in s.stages for n in stage.inputs}
-    if s.before is not None and (name == "dx" or name.removeprefix("d") in s.before.inputs):
+    source = name.removeprefix("d")
+    if s.before is not None and (name == "dx" or source in s.before.inputs):
         return _before_apart(s, name, dy, passed, factor)
-    if name in own:
+    if any(source in stage.inputs for stage in s.stages):
         errors = s.steps.pulled_error(dy.reshape(s.norm.view.shape), s.given, s.arithmetic)[2]
-        return errors[own[name]]
+        return errors[source]
     return gradient_apart(s, name, *cotangent(s, dy), passed, factor)
 
 
@@ -224,8 +231,8 @@ def _before_apart(s: Stages, name: str, dy: Array, passed: Array | None, factor:
     off = gradient_apart(s, "dx", dz, lost, passed, factor).reshape(dh.shape)
     assert s.x is not None
     pulled = s.before.pull_error(dh, off, exactly(s.x), s.given, s.arithmetic)
-    found: Array = pulled.lost if name == "dx" else pulled.gradients[name.removeprefix("d")]
-    return found
+    distance: Array = pulled.lost if name == "dx" else pulled.gradients[name.removeprefix("d")]
+    return distance
 
 
 def sum_error(

@@ -35,7 +35,7 @@ from verify_norm.cases.random import generator
 from verify_norm.checks.relations import equations, stages
 from verify_norm.checks.relations.equations import Equation, Equations
 from verify_norm.checks.relations.forward import reference_at
-from verify_norm.checks.relations.rerun import has_rows, nearby, taken
+from verify_norm.checks.relations.rerun import has_rows, nearby, rows_of
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Run
@@ -103,7 +103,11 @@ def scale(run: Run) -> Equations:
     if k is None or x is None or not x.any() or not _homogeneous(run) or short or captures.in_use():
         return None
     s = stages.stages(run)
-    scaled = {name: None if (v := case.exact[name]) is None else v * 2.0 ** (k * POWERS[name]) for name in names}
+    scaled: dict[str, Array] = {}
+    for name in names:
+        values = case.exact[name]
+        if values is not None:
+            scaled[name] = values * 2.0 ** (k * POWERS[name])
     other = nearby(run, scaled, replace(case.spec, eps=case.spec.eps * 4.0**k))
     found = []
     for name, left, right in equations.pairs(run, other):
@@ -146,14 +150,15 @@ def scale_dy(run: Run) -> Equations:
     narrow = {contract.xhat, contract.partials, contract.stats} - {None, "float32"}
     if k is None or narrow or not _homogeneous(run):  # a narrow intermediate may underflow
         return None
-    s, changed = stages.stages(run), {"dy": stages.given(case, "dy"), "dresidual_out": case.exact.get("dresidual_out")}
+    s = stages.stages(run)
+    changed = {"dy": stages.exact_input(case, "dy"), "dresidual_out": case.exact.get("dresidual_out")}
     other = nearby(run, {name: -v * 2.0**k for name, v in changed.items() if v is not None})
     found = []
     for name, left, right in equations.pairs(run, other):
         right = -right * 2.0**-k
         apart = np.zeros(left.shape)
         if not contract.deterministic and name not in ("dx", "dresidual"):
-            once = stages.apart_of(s, name, stages.given(case, "dy"), None)
+            once = stages.apart_of(s, name, stages.exact_input(case, "dy"), None)
             apart = 2 * once.reshape(left.shape)
         tolerance = apart + _rounded(run, name, left, right, k, apart)
         words = f"{name} must scale by −2^{k} when dy is scaled by −2^{k}"
@@ -164,7 +169,7 @@ def scale_dy(run: Run) -> Equations:
 def linearity(run: Run) -> Equations:
     """Compare the kernel at either half of dy."""
     case, spec = run.case, run.case.spec
-    dy, passed = stages.given(case, "dy"), case.exact.get("dresidual_out")
+    dy, passed = stages.exact_input(case, "dy"), case.exact.get("dresidual_out")
     if {spec.dy_layout, spec.dresidual_out_layout} & SHARED or not _homogeneous(run):
         return None  # halves of dy do not fit into one shared element
     rng = generator(spec.seed, 0xA5A5A5A5)
@@ -189,7 +194,7 @@ def shift(run: Run) -> Equations:
     """Compare the kernel at x + c and at x."""
     case, spec = run.case, run.case.spec
     name = "residual_out" if "residual_out" in case.exact else "x"
-    x, form = stages.given(case, name), FORMATS[spec.dtype]
+    x, form = stages.exact_input(case, name), FORMATS[spec.dtype]
     most = float(np.abs(x).max())
     if (
         not stages.has_mean(case)
@@ -225,7 +230,7 @@ def permutation(run: Run) -> Equations:
         return None
     count = case.spec.shape[0]
     order = generator(case.spec.seed, 0xC0FFEE).permutation(count)
-    other, found = nearby(run, taken(case, order)), []
+    other, found = nearby(run, rows_of(case, order)), []
     extents = {tensor.name: tensor.extent for tensor in case.op.outputs}
     by_row = run.kernel.contract.batch_invariant and case.op.view != "channels"
 

@@ -1,6 +1,6 @@
 """How two runs of one case differ: in bits, or by more than another order of sums explains."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 from verify_norm.cases import make
 from verify_norm.checks.relations.equations import arithmetic_of, truth
 from verify_norm.checks.relations.rerun import rerun
-from verify_norm.checks.relations.stages import cotangent, given, stages
+from verify_norm.checks.relations.stages import cotangent, exact_input, stages
 from verify_norm.core import judge, ops
 from verify_norm.core.case_words import told_apart
 from verify_norm.core.dtypes import FORMATS, Array, Format
@@ -31,6 +31,15 @@ class Difference:
 def steady(run: Run) -> bool:
     """Return whether the kernel gives the same bits in a second run, in fresh memory; if not, `determinism` says so."""
     return not any(differences(run, rerun(run), ("in one run", "in the next")))
+
+
+def first_that_differs(comparisons: Iterable[Iterable[Difference]]) -> Iterator[Difference]:
+    """Yield the differences of the first comparison that has any; what comes later is not compared."""
+    for comparison in comparisons:
+        found = list(comparison)
+        if found:
+            yield from found
+            return
 
 
 def differences(first: Run, second: Run, names: tuple[str, str]) -> Iterator[Difference]:
@@ -83,10 +92,10 @@ def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[
     flat = int(np.argmax(np.where(wrong, off, -1.0)))
     index = tuple(int(i) for i in np.unravel_index(flat, outputs[0].shape))
     apart, most = told_apart(float(off[flat]), float(allowed[flat]))
-    beyond = f", where another order of the sum explains {most}" if reordered else ""
+    explained = f", where another order of the sum explains {most}" if reordered else ""
     count = int(wrong.sum())
     words = (
-        f"{element(name, index)} is {a[flat]:.9g} {names[0]}, {b[flat]:.9g} {names[1]}, {apart} apart{beyond}; "
+        f"{element(name, index)} is {a[flat]:.9g} {names[0]}, {b[flat]:.9g} {names[1]}, {apart} apart{explained}; "
         f"{count} of {a.size} elements differ"
     )
     yield Difference(name, words, index, count)
@@ -105,7 +114,7 @@ def reordering(run: Run, output: str, dtype: str, a: Array, b: Array, repeated: 
     if output in ("dscale", "dshift") or case.op.user_defined:
         allowed = 2 * judge.allowed(truth(run, output)).ravel()  # each is within its bound
         return np.where(_overflow(FORMATS[dtype], a, b, allowed), np.inf, allowed)
-    dy = given(case, "dy")
+    dy = exact_input(case, "dy")
     terms: Array = np.abs(dy)
     s = stages(run) if case.op.stages else None
     if s is not None:
