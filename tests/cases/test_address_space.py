@@ -1,5 +1,6 @@
 """Tests of address space that takes little memory: where rows lie in its block, and where wrapped offsets lead."""
 
+from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,11 +87,15 @@ def refusing(name):
 def test_a_driver_that_refuses_lends_nothing(monkeypatch, name):
     cuda = refusing(name)
     monkeypatch.setattr(address_space, "driver", lambda: cuda)
-    monkeypatch.setattr(address_space, "_unused", address_space.defaultdict(list))
+    monkeypatch.setattr(address_space, "_unused", defaultdict(list))
+    monkeypatch.setattr(address_space, "_refusing", set())
     monkeypatch.setattr(torch.cuda, "device", lambda index: pytest.MonkeyPatch.context())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch, "as_tensor", lambda held, device: np.zeros(100) if held else None)
     found = address_space.lent(64, "cuda:0")
     assert (found is None) == (name is not None)
     assert found is None or found.size == 64
+    if name is not None:
+        monkeypatch.setattr(address_space, "_mapped", lambda device: pytest.fail("it is asked again"))
+        assert address_space.lent(64, "cuda:0") is None
     assert address_space.lent(address_space.BLOCKS * address_space.BLOCK + 1, "cuda:0") is None

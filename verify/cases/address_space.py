@@ -1,7 +1,7 @@
 """Address space on an NVIDIA GPU that takes little memory: one block of it lies at every multiple of its size.
 
-A tensor with the layout "far" spans up to 17 GB and uses a few rows of them. CUDA takes 30 ms to allocate and free so
-much, one process at a time. The driver's virtual memory management (cuMemMap of the CUDA driver API) maps a block as
+A tensor with the layout "far" spans up to 17 GB and uses a few rows of them. CUDA allocates and frees so much slowly,
+and for one process at a time. The driver's virtual memory management (cuMemMap of the CUDA driver API) maps a block as
 often as a range holds it, once for a process.
 """
 
@@ -34,6 +34,7 @@ class _Range:
 
 
 _unused: defaultdict[torch.device, list[int]] = defaultdict(list)  # addresses of the process's ranges
+_refusing = set[torch.device]()  # asked once: what the driver has mapped before it refuses stays mapped
 
 
 def step(rows: int, length: int) -> int | None:
@@ -51,7 +52,7 @@ def step(rows: int, length: int) -> int | None:
 
 @cache
 def driver() -> Any:
-    """Return the module of CUDA's driver, which torch for CUDA installs from 2.10 on; None where it is missing."""
+    """Return the module of CUDA's driver, which comes with torch 2.11 for CUDA; None where it is missing."""
     try:
         return import_module("cuda.bindings.driver")
     except ImportError:
@@ -64,12 +65,13 @@ def lent(size: int, device: torch.device | str) -> torch.Tensor | None:
     All of it repeats the first `BLOCK` bytes. None if the range is too short, or where the driver maps none.
     """
     device = torch.device(device)
-    if device.type != "cuda" or size > BLOCKS * BLOCK or driver() is None:
+    if device.type != "cuda" or size > BLOCKS * BLOCK or driver() is None or device in _refusing:
         return None
     if not _unused[device]:
         try:
             _unused[device].append(_mapped(device))
         except RefusedError:
+            _refusing.add(device)
             return None
     held = _Range(address := _unused[device].pop())
     finalize(held, _unused[device].append, address).atexit = False

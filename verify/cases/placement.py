@@ -240,12 +240,13 @@ def _block(shape: tuple[int, ...], size: int, dtype: str, poison: float, device:
     """Return `size` elements of address space of a GPU, all poison, for rows that share a block; None if none do."""
     kind = _TORCH[dtype]
     space = address_space.lent(size * kind.itemsize, device) if in_block(shape) else None
-    if space is not None:
-        space = space.view(kind)
-        space[: address_space.BLOCK // kind.itemsize] = torch.full((), poison, dtype=torch.float64, device=device).to(
-            kind
-        )
-    return space
+    if space is None:
+        return None
+    elements = space.view(kind)
+    # from the GPU's own memory: a number of the host's would be copied there once for each element
+    element = torch.full((), poison, dtype=torch.float64, device=device).to(kind)
+    elements[: address_space.BLOCK // kind.itemsize] = element
+    return elements
 
 
 def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:

@@ -130,7 +130,7 @@ def start_ahead(preload: str, **variables: str) -> None:
     when the first process starts, the server is started again.
     """
     global _ahead
-    before = dict(os.environ)
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
         with _starting, no_main():
@@ -138,7 +138,8 @@ def start_ahead(preload: str, **variables: str) -> None:
             _ensure_server()
         _ahead = dict(os.environ)
     finally:
-        os.environ.clear()
+        for name in variables.keys() - before.keys():
+            del os.environ[name]
         os.environ.update(before)
     atexit.register(_end_unused)
 
