@@ -102,8 +102,10 @@ def _axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
 
 def _of_rows(op: Op) -> list[Choices]:
     """Return what else a kernel of rows dispatches on: layouts, and an offset of the weight."""
-    offsets: list[Choices] = [[{"weight_offset": 0.0}, {"weight_offset": 1.0}]]
-    return [_layouts(op, "row_strided"), *offsets * ("weight_offset" in op.attrs)]
+    axes: list[Choices] = [_layouts(op, "row_strided")]
+    if "weight_offset" in op.attrs:
+        axes.append([{"weight_offset": 0.0}, {"weight_offset": 1.0}])
+    return axes
 
 
 def _large_axes(op: Op, dtypes: Sequence[str]) -> list[Choices]:
