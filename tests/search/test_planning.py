@@ -155,3 +155,25 @@ def test_the_smallest_case_of_each_type_comes_first():
     half, repeated = CaseSpec((5, 5), weight_dtype="float16"), CaseSpec((1, 1), batch=50)
     table = [wide, repeated, empty, half, small]
     assert planning._smallest_first(table) == [small, half, wide, repeated, empty]
+
+
+@pytest.mark.parametrize("name", ["layernorm_bwd", "groupnorm_fwd"])
+def test_cases_in_which_programs_may_race_come_early_on_a_gpu(name):
+    settings = Settings(device="cuda:0", isolate=False)
+    table, large = planning.corner_table(begun(name, settings), KERNEL_DTYPES)
+    ordered = list(planning.in_order(table, large, "cuda:0"))
+    crowded = [spec for spec in large if 2**19 < prod(spec.shape) <= 2**23]
+    early = [spec for spec, slow in ordered[: planning.FIRST + len(KERNEL_DTYPES)] if slow]
+    early = [spec for spec in early if spec in crowded]
+    assert [spec.dtype for spec in early] == list(dict.fromkeys(spec.dtype for spec in crowded))
+    assert len(early) > 1
+    assert [spec for spec, slow in ordered if not slow] == table
+    rest = [spec for spec, slow in ordered if slow and spec not in early]
+    assert rest == [spec for spec in large if spec not in early]
+    assert not any(slow for _, slow in ordered[: planning.FIRST])
+
+
+def test_on_a_cpu_what_may_be_slow_comes_last():
+    table, large = [CaseSpec((1, n)) for n in range(1, 99)], [CaseSpec((16384, 192)), CaseSpec((4096, 1024))]
+    ordered = list(planning.in_order(table, large, "cpu"))
+    assert ordered == [*((spec, False) for spec in table), *((spec, True) for spec in large)]

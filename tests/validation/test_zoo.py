@@ -183,6 +183,20 @@ def test_a_run_ends_when_the_bug_is_detected():
     assert (found.check, found.output, found.after) == ("signature", "dweight", 1)
 
 
+def test_a_wrong_kernel_has_more_time_than_a_right_one_and_each_run_one_process(monkeypatch):
+    asked = []
+
+    def search(kernel, settings, *, until):
+        asked.append(settings)
+        return SimpleNamespace(interrupted=False, findings=(), cases=0)
+
+    monkeypatch.setattr(zoo, "search", search)
+    monkeypatch.setattr(zoo, "gap", lambda report: "")
+    for name in ("A34_dw_missing", RIGHT):
+        zoo.run(ZOO[name], Settings(seconds=5.0))
+    assert [(settings.seconds, settings.workers) for settings in asked] == [(15.0, 1), (5.0, 1)]
+
+
 def test_a_policy_that_is_not_done_in_time_gives_no_verdict(monkeypatch):
     monkeypatch.setattr(zoo, "POLICY_SECONDS", 0.5)
     verdict = zoo._under("tutorial", ZOO["H11_ladder_tail"], "cpu")  # 147,000 programs in the interpreter

@@ -1,10 +1,12 @@
 """The planned cases of a search: the corner table, the shapes of models, and the cases in which all pairs meet."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
 from verify_norm.cases import corners, covering, dispatch, further_runs, models
 from verify_norm.checks import CHECKS
+from verify_norm.checks.relations.rerun import crowds
 from verify_norm.core.geometry import repeated
 from verify_norm.core.op import Op
 from verify_norm.core.ops import OPS
@@ -14,6 +16,7 @@ from verify_norm.running import patience
 from verify_norm.search.collector import Collector
 
 TOO_LARGE = "one of its groups is too large for a CPU"
+FIRST = 24  # cases, of which most have ended in every process when the next one begins: `Pace` knows what a case takes
 
 
 def offered_dtypes(state: Collector) -> tuple[str, ...]:
@@ -44,6 +47,21 @@ def corner_table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSp
         corner = [replace(spec, batch=0) for spec in corner]
     table, large = state.pace.parted([kernel.fitted(spec) for spec in corner], op)
     return (table, large + shaped) if state.settings.shapes == "fuzz" else (table + shaped, large)
+
+
+def in_order(table: list[CaseSpec], large: list[CaseSpec], device: str) -> Iterator[tuple[CaseSpec, bool]]:
+    """Yield the cases of a corner table, each with whether it may be slow.
+
+    Those in which programs of a GPU may race come early, one of each type: the time may end before the last case.
+    """
+    races: dict[str, CaseSpec] = {}
+    for spec in large:
+        if crowds(spec, device):
+            races.setdefault(spec.dtype, spec)
+    yield from ((spec, False) for spec in table[:FIRST])
+    yield from ((spec, True) for spec in races.values())
+    yield from ((spec, False) for spec in table[FIRST:])
+    yield from ((spec, True) for spec in large if races.get(spec.dtype) != spec)
 
 
 def covering_cases(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...]) -> tuple[CaseSpec, ...]:

@@ -21,7 +21,7 @@ from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew, Lane, Over, Part
 from verify_norm.search.drawing import OTHERS, Drawing
 from verify_norm.search.examine import NO_MEMORY, Examined, examine_in
-from verify_norm.search.planning import corner_table, covering_cases, offered_dtypes
+from verify_norm.search.planning import corner_table, covering_cases, in_order, offered_dtypes
 
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
 HANGS = 4  # after this many, the run ends
@@ -67,8 +67,8 @@ class Sweep:
         drawing = Drawing(op, dtypes, settings, state.pace, *functions, frozen, others, self.left)
         state.corners = len(table) + len(large)
         state.planned = state.corners + drawing.planned(settings.examples)
-        yield from (partial(self.corner, case=self.case(spec)) for spec in table)
-        yield from (partial(self.corner, case=self.case(spec), slow=spec) for spec in large)
+        for spec, slow in in_order(table, large, settings.device):
+            yield partial(self.corner, case=self.case(spec), slow=spec if slow else None)
         if further:
             yield from drawing.first()
         pairs = covering_cases(state, dtypes, corner) if state.pairs else ()

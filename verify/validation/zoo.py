@@ -30,6 +30,9 @@ from verify_norm.search.search import search
 from verify_norm.validation.policies import POLICIES, Verdict
 
 POLICY_SECONDS = 300.0  # ten times what the slowest takes alone, so that a loaded machine changes no verdict
+# The runs share the machine, with one process each. A wrong kernel's run ends once its bug is detected, so it may take
+# longer than the run of a user, who runs one kernel.
+LONGER = 3
 PATIENCE = 5.0  # seconds in which workers may end, before each of two signals
 _interrupted = False  # this process, a worker, by Ctrl-C
 
@@ -103,7 +106,8 @@ def run(example: Example, settings: Settings, against: tuple[str, ...] = ()) -> 
     Raises KeyboardInterrupt where the search was interrupted, because its result says nothing then.
     """
     started = time.perf_counter()
-    kernel, settings = registry.limited(example.kernel), replace(settings, workers=1)  # the jobs share the machine
+    seconds = settings.seconds * (LONGER if example.wrong else 1)
+    kernel, settings = registry.limited(example.kernel), replace(settings, workers=1, seconds=seconds)
     report = search(kernel, settings, until=lambda found: example.wrong and explains(example, found))
     if report.interrupted:
         raise KeyboardInterrupt

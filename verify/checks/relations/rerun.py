@@ -62,7 +62,13 @@ def small(run: Run, most: int = 2**12) -> bool:
 
 def crowded(run: Run) -> bool:
     """Return whether x has more elements than `few`, but so few that its truth takes less time than several runs."""
-    return not few(run) and prod(run.case.spec.shape) <= CROWDED.get(torch.device(run.case.device).type, 0)
+    return crowds(run.case.spec, run.case.device)
+
+
+def crowds(spec: CaseSpec, device: str) -> bool:
+    """Return whether the run of a case would be `crowded` on a device."""
+    kind = torch.device(device).type
+    return ELEMENTS[kind] < prod(spec.shape) <= CROWDED.get(kind, 0)
 
 
 def has_rows(case: Case) -> bool:
