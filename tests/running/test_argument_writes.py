@@ -64,3 +64,27 @@ def test_a_write_beside_an_argument_of_one_number(place):
     before = argument_writes.Arguments({"x": memory[1]})
     memory[place] = 7
     assert list(before.damage(())) == [Damage("x", ("before", "in", "after")[place], 4, 0)]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("layout", ["contiguous", "row_strided", "transposed", "expanded"])
+def test_elements_that_may_change_are_not_looked_up_one_by_one(layout, whole, monkeypatch):
+    """That takes minutes for the input of a large model, which a kernel overwrites in each call."""
+    monkeypatch.setattr(argument_writes, "LIMIT", argument_writes.LIMIT if whole else 1)
+    values = np.ones((ROWS, PER_ROW))
+    x, beside = (placement.place(values, "float16", kind, math.nan, "cpu") for kind in (layout, "contiguous"))
+    before = argument_writes.Arguments({"beside": beside, "x": x})
+    with monkeypatch.context() as patched:
+        patched.delattr(argument_writes, "_changed")
+        x[(slice(1),) if layout == "expanded" else ()] = 7.0
+        assert list(before.damage(("x",))) == []
+    x.as_strided((1,), (1,), 0).fill_(7.0)
+    assert list(before.damage(("x",))) == [Damage("x", "before", BYTES, (placement.GUARD - 1) * BYTES)] * whole
+
+
+def test_an_argument_whose_strides_a_call_changes_is_compared_as_it_was():
+    x = torch.arange(6.0)
+    before = argument_writes.Arguments({"x": x})
+    x.fill_(9.0)
+    x.as_strided_((2,), (4,), 1)
+    assert list(before.damage(("x",))) == []

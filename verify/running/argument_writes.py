@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases.contents import bytes_of
+from verify_norm.cases.contents import bytes_of, overwrite
 from verify_norm.cases.transfer import copied, different
 from verify_norm.core.run import Damage
 from verify_norm.running.overlapping import offsets
@@ -17,12 +17,44 @@ LIMIT = 2**28  # bytes: a larger buffer has no guards; of a larger argument only
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """An argument before the call: its whole storage, or only its elements."""
+    """An argument before the call: its whole storage, or only its elements; and where these are, in bytes."""
 
     name: str
     tensor: torch.Tensor
     before: torch.Tensor
     whole: bool
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor, before: torch.Tensor, *, whole: bool) -> "_Snapshot":
+        """Return the snapshot of a tensor with these bytes."""
+        size = tensor.element_size()
+        strides = tuple(stride * size for stride in tensor.stride())
+        where = (*tensor.shape, size), (*strides, 1), int(tensor.storage_offset()) * size
+        return cls(name, tensor, before, whole, *where)
+
+    def now(self) -> torch.Tensor:
+        """Return the bytes after the call; of a storage that has grown those up to its old length.
+
+        The check `effects` reports the growth.
+        """
+        return bytes_of(self.tensor, self.whole)[: self.before.numel()]
+
+    def beside(self) -> torch.Tensor:
+        """Return the bytes after the call, but those of the elements as they were before it."""
+        now = self.now()
+        if now.numel() < self.before.numel():
+            return now
+        if not self.whole:
+            return self.before
+        now = now.clone()
+        overwrite(self._elements(now), self._elements(self.before))
+        return now
+
+    def _elements(self, bytes_: torch.Tensor) -> torch.Tensor:
+        return bytes_.as_strided(self.shape, self.strides, int(bytes_.storage_offset()) + self.offset)
 
 
 class Arguments:
@@ -33,7 +65,7 @@ class Arguments:
         whole = {name: tensor.untyped_storage().nbytes() <= LIMIT for name, tensor in tensors.items()}
         copies = copied([bytes_of(tensor, whole[name]) for name, tensor in tensors.items()])
         self._snapshots = [
-            _Snapshot(name, tensor, before, whole[name])
+            _Snapshot.of(name, tensor, before, whole=whole[name])
             for (name, tensor), before in zip(tensors.items(), copies, strict=True)
         ]
 
@@ -41,17 +73,14 @@ class Arguments:
         """Yield what has changed since then; elements of `writable` arguments may change."""
         writable = frozenset(writable)
         before = [snapshot.before for snapshot in self._snapshots]
-        # A storage that has grown is compared up to its old length: the check `effects` reports its growth.
-        now = [bytes_of(snapshot.tensor, snapshot.whole)[: snapshot.before.numel()] for snapshot in self._snapshots]
+        now = [one.beside() if one.name in writable else one.now() for one in self._snapshots]
         for number in different(now, before):
             snapshot, after = self._snapshots[number], now[number]
             lost = snapshot.before.numel() - after.numel()
             if lost:
                 yield Damage(snapshot.name, "in", lost, 0)
-                continue
-            for damage in _changed(snapshot, after):
-                if damage.where != "in" or damage.buffer not in writable:
-                    yield damage
+            else:
+                yield from _changed(snapshot, after)
 
 
 def _changed(snapshot: _Snapshot, now: torch.Tensor) -> Iterator[Damage]:
