@@ -293,8 +293,9 @@ def zoo() -> str:
     ]
     text += [over_seeds(name, found) for name, found in sorted(seeds.items())]
     missed = Counter(o["name"] for run in on_gpu for o in run["outcomes"] if not o["right"])
-    said = ", ".join(f"{name} in {count}" for name, count in sorted(missed.items()))
-    text += [f"Of the {len(on_gpu)} runs on an {device(on_gpu[0])}, some missed a kernel: {said}."]
+    if missed:
+        said = ", ".join(f"{name} in {count}" for name, count in sorted(missed.items()))
+        text += [f"Of the {len(on_gpu)} runs on an {device(on_gpu[0])}, some missed a kernel: {said}."]
     text += [on_a_cpu(runs["cpu-against"], there, policies)] if "cpu-against" in runs else []
     return "\n\n".join(text)
 
@@ -342,8 +343,9 @@ def share(outcomes: list[dict[str, Any]], policy: str) -> str:
 def over_seeds(name: str, found: dict[str, Any]) -> str:
     """Return the results of benchmarks/zoo_seeds.py in a sentence."""
     of = found["summary"]
+    seeds = "1 seed" if of["seeds"] == 1 else f"{of['seeds']} seeds"
     return (
-        f"The right kernels on {'a CPU' if name.startswith('cpu') else f'an {device(found)}'}, {of['seeds']} seeds, by "
+        f"The right kernels on {'a CPU' if name.startswith('cpu') else f'an {device(found)}'}, {seeds}, by "
         f"benchmarks/zoo_seeds.py: {of['kernels']} kernels, {of['runs']} runs, {of['cases']:,} cases (at least "
         f"{of['fewest']} a run), {len(of['alarms'])} flagged."
     )
