@@ -3,9 +3,10 @@
     python benchmarks/chains.py [--cases 6000] [--seed 0] [--jobs 2] [--out benchmarks/results/chains.json]
 
 As `bounds.py`, for operators that are a chain: every case draws one, types, a shape, data and a method for the norm,
-and for the stages whether their factors meet the weight before x̂ (`folded`), and whose exponential they use. One case
-in four also runs a plain kernel that rounds z to bfloat16 before each stage or, as a control, one that does not. Exit
-status as of `bounds.py`.
+and for the stages whether their factors meet the weight before x̂ (`folded`), and whose exponential they use. Some
+kernels round each result between two operations to the type of x, as the contract z=x has it. One case in four also
+runs a plain kernel that rounds z to bfloat16 before each stage or, as a control, one that does not. Exit status as of
+`bounds.py`.
 """
 
 import math
@@ -69,6 +70,7 @@ class Draw:
     folded: bool = False  # factors meet the weight before x̂ does
     exp2: bool = False  # e^t as 2^(t·log₂e)
     bug: bool = False
+    between: str | None = None  # the type of results between two operations
 
     @property
     def chain(self) -> Chain:
@@ -203,17 +205,24 @@ def activate_pull(stage: Any, dy: F, z: F, d: Draw) -> tuple[F, dict[str, F]]:
     return dy * activated(stage.name, z, d)[1], {}
 
 
+def between(d: Draw, v: F) -> F:
+    """Return the result of an operation as the next one gets it."""
+    return quantized(v, d.between)
+
+
 def gate(stage: Any, r: Rows, d: Draw) -> None:
-    _times(r, activated(stage.activation, single(d, "gate").reshape(r.xhat.shape), d)[0], d)
+    _times(r, between(d, activated(stage.activation, single(d, "gate").reshape(r.xhat.shape), d)[0]), d)
 
 
 def gate_pull(stage: Any, dy: F, z: F, d: Draw) -> tuple[F, dict[str, F]]:
     value, slope = activated(stage.activation, single(d, "gate").reshape(dy.shape), d)
-    return dy * value, {"gate": dy * (z * slope) if d.folded else dy * z * slope}
+    return dy * between(d, value), {"gate": dy * (z * slope) if d.folded else between(d, dy * z) * slope}
 
 
 def modulate(stage: Any, r: Rows, d: Draw) -> None:
-    _times(r, F32(1) + _served(d, "scale", r.xhat), d)
+    _times(r, between(d, F32(1) + _served(d, "scale", r.xhat)), d)
+    if d.between:
+        r.xhat = between(d, r.z())
     shift = _served(d, "shift", r.xhat)
     r.b = shift if r.b is None else r.b + shift
 
@@ -226,7 +235,8 @@ def modulate_pull(stage: Any, dy: F, z: F, d: Draw) -> tuple[F, dict[str, F]]:
         each = v.reshape(S, M // S, N).swapaxes(1, 2).reshape(S * N, M // S)
         return reduced(np.ascontiguousarray(each), None, d.method)
 
-    return dy * (F32(1) + _served(d, "scale", dy)), {"scale": sums(dy * z), "shift": sums(dy)}
+    m = between(d, F32(1) + _served(d, "scale", dy))
+    return dy * m, {"scale": sums(between(d, dy * z)), "shift": sums(dy)}
 
 
 def _pairs(stage: Any, z: F, d: Draw) -> tuple[F, F, F, F, F]:
@@ -250,13 +260,15 @@ def rotate(stage: Any, r: Rows, d: Draw) -> None:
         wide = a.astype(np.float64), b.astype(np.float64)
         pair = (wide[0] * cos - b * sin).astype(F32), (wide[1] * cos + a * sin).astype(F32)
     else:
-        pair = a * cos - b * sin, b * cos + a * sin
+        first, second = (between(d, a * cos), between(d, b * sin)), (between(d, b * cos), between(d, a * sin))
+        pair = first[0] - first[1], second[0] + second[1]
     r.xhat = _paired(stage, *pair, rest)
 
 
 def rotate_pull(stage: Any, dy: F, z: F, d: Draw) -> tuple[F, dict[str, F]]:
     cos, sin, a, b, rest = _pairs(stage, dy, d)
-    return _paired(stage, a * cos + b * sin, b * cos - a * sin, rest), {}
+    first = between(d, a * cos) + between(d, b * sin)
+    return _paired(stage, first, between(d, b * cos) - between(d, a * sin), rest), {}
 
 
 def single(d: Draw, name: str) -> F:
@@ -297,7 +309,7 @@ def before(d: Draw, x: F) -> F:
     """Return what is normalized in place of x."""
     gate = d.chain.before
     if d.chain.adds:
-        left = x if d.chain.dropout is None else quantized(dropped(d, x), "bfloat16" if d.bug else None)
+        left = x if d.chain.dropout is None else quantized(dropped(d, x), "bfloat16" if d.bug else d.between)
         return left + single(d, "residual").reshape(x.shape)
     if gate is None:
         return x
@@ -305,8 +317,8 @@ def before(d: Draw, x: F) -> F:
     if d.folded and gate.activation == "silu":  # x·gate first
         h = (x * g) * activated("sigmoid", g, d)[0]
     else:
-        h = x * activated(gate.activation, g, d)[0]
-    return quantized(h, "bfloat16") if d.bug else h
+        h = x * between(d, activated(gate.activation, g, d)[0])
+    return quantized(h, "bfloat16" if d.bug else d.between)
 
 
 def l2norm(x: F, eps: float, m: Method) -> tuple[F, F, F]:
@@ -329,8 +341,8 @@ def through(d: Draw, r: Rows) -> list[F]:
     zs = []
     for stage in d.stages:
         zs.append(Rows(r.xhat, r.a, r.b).z())
-        if d.bug:
-            r = Rows(quantized(zs[-1], "bfloat16"), None, None)
+        if d.bug or d.between:
+            r = Rows(quantized(zs[-1], "bfloat16" if d.bug else d.between), None, None)
         STAGES[stage.name][0](stage, r, d)
     return [*zs, r.z()]
 
@@ -380,16 +392,17 @@ def computed(d: Draw, saved: list[F]) -> dict[str, Any]:
     zs = through(d, Rows(xhat, w, b))
     dz, own = dy, {}
     for stage, z in zip(reversed(d.chain.stages), reversed(zs[:-1]), strict=True):
-        z = quantized(z, "bfloat16") if d.bug else z
+        z = quantized(z, "bfloat16" if d.bug else d.between)
         dz, mine = STAGES[stage.name][1](stage, dz, z, d)
+        dz = between(d, dz)
         own |= {f"d{name}": value for name, value in mine.items()}
     dx, _, xhat = back(dz, rows, w, eps, m, given=(saved[0], saved[1]))
     passed = d.arrays.get("dresidual_out")
-    out |= own | {"dx": dx if passed is None else dx + passed.astype(F32).reshape(dx.shape)}
+    out |= own | {"dx": dx if passed is None else between(d, dx) + passed.astype(F32).reshape(dx.shape)}
     if d.chain.dropout is not None:
-        out |= {"dresidual": out["dx"], "dx": dropped(d, out["dx"])}
+        out |= {"dresidual": out["dx"], "dx": dropped(d, between(d, out["dx"]))}
     if d.chain.before is not None:
-        out["dx"], own = gate_pull(d.chain.before, out["dx"], given, d)
+        out["dx"], own = gate_pull(d.chain.before, between(d, out["dx"]), given, d)
         out["dgate"] = own["gate"]
     if w is not None:
         out["dweight"] = reduced(by_weight(dz), by_weight(xhat), m)
@@ -428,7 +441,17 @@ def measured(d: Draw) -> Iterator[tuple[str, str, Any, Any]]:
 
 def plain(d: Draw, *, bug: bool) -> Draw:
     """Return the case with the strict method, wrong or as its control."""
-    return replace(d, method=Method(), arithmetic=Arithmetic(**SINGLE), kind="", folded=False, exp2=False, bug=bug)
+    strict = replace(d, method=Method(), arithmetic=Arithmetic(**SINGLE), kind="", folded=False, exp2=False, bug=bug)
+    return replace(strict, between=None)
+
+
+def in_turn(d: Draw, rng: np.random.Generator) -> Draw:
+    """Return the case with results between operations in 16 bits, in a third of those in which that is a contract."""
+    if d.kind != "strict" or d.dtype == "float32" or rng.random() > 1 / 3:
+        return d
+    form = FORMATS[d.dtype]
+    arithmetic = replace(d.arithmetic, z_u=form.u, z_tiny=float(form.ulp(0.0)) / 2, z_huge=form.largest)
+    return replace(d, arithmetic=arithmetic, kind="z", folded=False, between=d.dtype)
 
 
 def studied(
@@ -460,7 +483,8 @@ def studied(
 
 def study(seed: int, indices: range) -> bounds.Tables:
     """Return the tables of these cases; a wrong kernel belongs to the type of x."""
-    return studied(((index, draw(seed, index)) for index in indices), measured, plain, lambda d, _: d.dtype)
+    draws = ((index, in_turn(draw(seed, index), np.random.default_rng((seed, index, 1)))) for index in indices)
+    return studied(draws, measured, plain, lambda d, _: d.dtype)
 
 
 if __name__ == "__main__":

@@ -112,15 +112,12 @@ def draw(seed: int, index: int) -> Draw:
 
 def measured(d: Draw) -> Iterator[tuple[str, str, Any, Any]]:
     """Yield y and its scale: the name, the type, the ratios of the elements, and the mask of bounded elements."""
-    op, z = OPS[f"{d.name}_fwd"], d.options["z"]
-    lost = (0.0, 0.0, np.inf) if z is None else (FORMATS[z].u, float(FORMATS[z].ulp(0.0)) / 2, FORMATS[z].largest)
-    offered = {
-        **d.arrays,
-        **d.options,
-        "arithmetic": d.arithmetic,
-        "z_lost": lost,
-        "largest": d.chain.quantizer.largest,
-    }
+    op, z, arithmetic = OPS[f"{d.name}_fwd"], d.options["z"], d.arithmetic
+    if z not in (None, "float32"):
+        narrow = FORMATS[z]
+        between = {"z_u": narrow.u, "z_tiny": float(narrow.ulp(0.0)) / 2, "z_huge": narrow.largest}
+        arithmetic = replace(arithmetic, **between)
+    offered = {**d.arrays, **d.options, "arithmetic": arithmetic, "largest": d.chain.quantizer.largest}
     with np.errstate(all="ignore"):
         value, delta = (function(**named(function, offered)) for function in (op.reference, op.error))
         torch.set_flush_denormal(d.method.flush)

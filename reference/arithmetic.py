@@ -76,6 +76,8 @@ class Arithmetic:
     narrow_tiny : largest loss by underflow in those narrower types (float16: 2**-25).
     narrow_huge : their largest finite number. A value that may exceed it is not judged (float16: 65504).
     offset_u : unit roundoff of the narrower type that weight + offset is rounded to; 0 if none.
+    z_u, z_tiny, z_huge : unit roundoff, loss by underflow and largest number of the narrower type that results have
+        between a norm and other operations, as where modules of 16 bits follow each other; 0, 0 and inf if none.
     lanes : how many runs a blocked sum has at least, before its tree.
     atomic : sums over rows have one running sum, in any order (one atomic addition a row).
 
@@ -94,6 +96,9 @@ class Arithmetic:
     xhat_u: float = 0.0
     partials_u: float = 0.0
     offset_u: float = 0.0
+    z_u: float = 0.0
+    z_tiny: float = 0.0
+    z_huge: float = math.inf
     narrow_tiny: float = 0.0
     narrow_huge: float = math.inf
     lanes: int = LANES
@@ -155,6 +160,22 @@ class Arithmetic:
         scaled = np.ldexp(np.frexp(terms)[0], PRODUCTS[self.products][0])
         held = (scaled == np.rint(scaled)) & (np.asarray(lost) == 0)
         return np.where(held, 0.0, self.operand_u * (np.abs(terms) + lost))
+
+    @property
+    def huge_between(self) -> float:
+        """The largest number that a result between a norm and other operations may be."""
+        return min(self.huge, self.z_huge)
+
+    def between(self, size: Array) -> Array:
+        """Return what such a result of this magnitude loses by its rounding, at most; an exact 0 loses nothing.
+
+        >>> half = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38, z_u=2**-11, z_tiny=2**-25)
+        >>> half.between(np.array([0.0, 1.0])).tolist() == [0.0, 2**-11 + 2**-25]
+        True
+        """
+        if not self.z_u:
+            return np.zeros(())
+        return np.where(size == 0, 0.0, self.z_u * size + self.z_tiny)
 
     @property
     def over_rows(self) -> Arithmetic:

@@ -34,7 +34,7 @@ from verify_norm.reference.bases import BASES, Base, Values
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.stages.dropout import Dropout
 from verify_norm.reference.stages.quantize import Quantize
-from verify_norm.reference.stages.stage import Approximate, Stage, exactly, passed
+from verify_norm.reference.stages.stage import Approximate, Stage, exactly, passed, rounded, rounded_off
 from verify_norm.reference.stages.steps import steps
 from verify_norm.reference.view import Array
 
@@ -114,7 +114,7 @@ class Chain:
     def summand(self, v: Values, a: Arithmetic) -> Approximate:
         """Return what residual is added to: x, or what a dropout leaves of it."""
         x = exactly(v["x"])
-        return x if self.dropout is None else passed(self.dropout, x, v, a)
+        return x if self.dropout is None else rounded(passed(self.dropout, x, v, a), a)
 
     def summed(self, v: Values) -> Array:
         """Return h of an addition."""
@@ -129,7 +129,7 @@ class Chain:
         """Return x, or what the stage before the norm makes of it, normalized, and how far off that may be."""
         if self.before is None:
             return self.base.norm(x, v)
-        h = passed(self.before, exactly(x), v, a)
+        h = rounded(passed(self.before, exactly(x), v, a), a)
         n = self.base.norm(h.value, v)
         return replace(n, off=h.delta.reshape(n.view.shape))
 
@@ -224,12 +224,13 @@ class Chain:
         dx, *parameters = rounding.gradients_error(n, dz, a, lost=lost, given=given)
         dx = residual_sum.joined_error(n, dz, dx, v.get("dresidual_out"), a) if self.adds else dx
         if self.before is not None:
-            dx, first = self.before.pull_error(n.gradients(dz)[0], dx, exactly(x), v, a)
+            dh = n.gradients(dz)[0]
+            dx, first = self.before.pull_error(dh, rounded_off(dh, dx, a), exactly(x), v, a)
             own |= first
         if self.dropout is not None:
             own["residual"] = dx
             dh = residual_sum.joined(n.gradients(dz)[0], v.get("dresidual_out"))
-            dx = self.dropout.pull_error(dh, dx, exactly(x), v, a).lost
+            dx = self.dropout.pull_error(dh, rounded_off(dh, dx, a), exactly(x), v, a).lost
         return self._backward_of(dx, parameters, own)
 
     def _backward_of(self, dx: Array, parameters: list[Array | None], own: Mapping[str, Array]) -> Any:
@@ -283,7 +284,7 @@ class Function:
             options["rounded"] = None
         quantizer = self.chain.quantizer
         if quantizer is not None:
-            options |= {"largest": quantizer.largest, "z_lost": None, "scale_floor": 0.0, "e8m0": "floor"}
+            options |= {"largest": quantizer.largest, "scale_floor": 0.0, "e8m0": "floor"}
         named = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in options.items()]
         return Signature([*tensors, *named])
 

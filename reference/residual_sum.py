@@ -45,7 +45,7 @@ import numpy as np
 
 from verify_norm.reference.arithmetic import Arithmetic, finite_below, nearest
 from verify_norm.reference.norm import Norm
-from verify_norm.reference.stages.stage import Approximate
+from verify_norm.reference.stages.stage import Approximate, rounded_off
 from verify_norm.reference.view import Array
 
 Rounding = Callable[[Array], Array]
@@ -134,6 +134,7 @@ def joined_error(n: Norm, dy: Array, delta: Array, dresidual_out: Array | None, 
     if dresidual_out is None:
         return delta
     p = n.gradient(dy.reshape(n.view.shape))
+    delta = rounded_off(p.dx.reshape(delta.shape), delta, a)
     size = np.abs(p.g) if p.c2 is None else np.abs(p.g) + np.abs(p.c2)
     terms = (n.rstd * (size + np.abs(n.share * n.xhat * p.c1))).reshape(delta.shape) + delta
     added = addition_error(n, terms, dresidual_out, a)

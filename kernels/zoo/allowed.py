@@ -97,6 +97,18 @@ ALLOWED: tuple[Example, ...] = (
         *("history", "rmsnorm_fwd"),
         ("U59_content_and_eps", "keeps rstd by the content of x and by eps", "caches by content"),
     ),
+    *_right(
+        "in_turn",
+        "rmsnorm_silu_fwd",
+        ("U60_silu_behind", "modules in turn round each result, declared", "torch.nn.Sequential"),
+        contract=Contract(z="x"),
+    ),
+    *_right(
+        "in_turn",
+        "gated_rmsnorm_bwd",
+        ("U61_gate_behind", "the gradients of modules in turn, declared", "torch's autograd"),
+        contract=Contract(z="x"),
+    ),
     *_right("custom", "rmsnorm_fwd", ("U31_operator", "an operator of torch.library", "vLLM")),
     *_right(
         "habits",

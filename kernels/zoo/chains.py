@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from verify_norm.core.contract import Contract
 from verify_norm.kernels.zoo.example import WHERE, Example, row
 
 _wrong = partial(row, backend="torch")
@@ -38,6 +39,16 @@ CHAINS: tuple[Example, ...] = (
         "SiLU of the gate in bfloat16, whatever x is",
         "vLLM's test_fused_rms_norm_gated.py",
         outputs=("y",),
+    ),
+    _wrong(
+        "B89_xhat_too",
+        f"{GATED}_fwd",
+        "in_turn:xhat_too",
+        "dtype",
+        "modules in turn, as declared, of which the norm rounds x̂ too, before the weight",
+        "LlamaRMSNorm of transformers in place of torch.nn.RMSNorm",
+        outputs=("y",),
+        contract=Contract(z="x"),
     ),
     _wrong(
         "B04_silu_slope",

@@ -15,6 +15,8 @@ and one rounding of each product, |z|⁺ = size + δz and |dy|⁺ = |dy| + lost,
     δdz    = |a|·lost + |dy|⁺·α + u·|dy|⁺(|a| + α)
     δdgate = the same of the product of |dy|⁺, |z|⁺ and |a'|, whose factors are off by lost, δz and α'
 
+Where results are rounded to a narrow type, α has that of a(gate), and dy·z before it meets a' one more.
+
 z·gate may be multiplied first, so an element is not judged where that overflows, nor where the gate is infinite.
 """
 
@@ -26,7 +28,7 @@ import numpy as np
 
 from verify_norm.reference.activation import ACTIVATIONS, Activation
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
-from verify_norm.reference.stages.stage import Approximate, Elementwise, Inputs, Pulled, product_error
+from verify_norm.reference.stages.stage import Approximate, Elementwise, Inputs, Pulled, product_error, rounded_off
 from verify_norm.reference.view import Array
 
 
@@ -54,6 +56,11 @@ class Gate(Elementwise):
         """Return z·a(gate)."""
         return z * self.function.value(given["gate"].reshape(z.shape))
 
+    def _value_error(self, gate: Array, a: Arithmetic) -> Array:
+        """Return α."""
+        alpha = self.function.value_error(gate, a)
+        return alpha + a.between(np.abs(self.function.value(gate)) + alpha)
+
     def moved(self, z: Array, dz: Array, off: Array, given: Inputs) -> Array:
         """Return |a(gate)| times what z moves by."""
         return np.abs(self.function.value(given["gate"].reshape(z.shape))) * off
@@ -61,7 +68,7 @@ class Gate(Elementwise):
     def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return δy without what δz makes of it."""
         gate = given["gate"].reshape(z.value.shape)
-        value, alpha, most = self.function.value(gate), self.function.value_error(gate, a), z.size + z.delta
+        value, alpha, most = self.function.value(gate), self._value_error(gate, a), z.size + z.delta
         own = most * (alpha + a.u * (np.abs(value) + alpha)) + a.tiny * (1.0 + np.abs(value))
         return finite_below(own, most * (1.0 + np.abs(gate)), a.huge)
 
@@ -80,8 +87,8 @@ class Gate(Elementwise):
         gate = given["gate"].reshape(z.value.shape)
         value, slope = self.function.value(gate), self.function.slope(gate)
         lost = np.broadcast_to(lost, dy.shape)
-        off = product_error(dy, lost, value, self.function.value_error(gate, a), a)
-        both = product_error(dy, lost, z.size, z.delta, a)
+        off = product_error(dy, lost, value, self._value_error(gate, a), a)
+        both = rounded_off(np.abs(dy) * z.size, product_error(dy, lost, z.size, z.delta, a), a)
         of_gate = product_error(np.abs(dy) * z.size, both, slope, self.function.slope_error(gate, a), a)
         most = (np.abs(dy) + lost) * (1.0 + np.abs(gate))
         terms = (z.size + z.delta) * (1.0 + most)

@@ -13,6 +13,8 @@ rounded up to 4 times (1 + scale, a product, an addition, and another one of b·
     δy  = |m|·δz + γ(4)·M(size + δz) + γ(2)·|shift|
     δdz = |m|·lost + γ(2)·M(|dy| + lost)
 
+Where results are rounded to a narrow type, 1 + scale and the product with it are, and dy·z before it is summed.
+
 dscale is a sum of products like dweight, of terms of z that are off by δz. A kernel may also add up dy·x̂ and dy alone,
 w·Σdy·x̂ + b·Σdy, where the sums' roundings meet the terms of z. dshift is a sum like dbias.
 """
@@ -24,7 +26,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
-from verify_norm.reference.stages.stage import Approximate, Elementwise, Inputs, Pulled, product_error, sum_error
+from verify_norm.reference.stages.stage import (
+    Approximate,
+    Elementwise,
+    Inputs,
+    Pulled,
+    product_error,
+    rounded_off,
+    sum_error,
+)
 from verify_norm.reference.view import Array
 
 
@@ -54,7 +64,9 @@ class Modulate(Elementwise):
         """Return δy without what δz makes of it."""
         M, shift = 1.0 + np.abs(spread(given["scale"], z.value)), np.abs(spread(given["shift"], z.value))
         terms = M * (z.size + z.delta)
-        return finite_below(a.gamma(4) * terms + a.gamma(2) * shift + a.tiny * (3.0 + M), terms + shift, a.huge)
+        own = a.gamma(4) * terms + a.gamma(2) * shift + a.tiny * (3.0 + M) + _factor_lost(M, z.size + z.delta, a)
+        own = own + a.between(terms + own)  # of the product, before shift is added
+        return finite_below(own, terms + shift, a.huge_between)
 
     def size(self, z: Approximate, given: Inputs) -> Array:
         """Return the terms of z times 1 + |scale|, and |shift|."""
@@ -73,9 +85,9 @@ class Modulate(Elementwise):
         wide = spread(scale, dy)
         m, M = np.abs(1.0 + wide), 1.0 + np.abs(wide)
         size = np.abs(dy) + lost
-        off = m * lost + a.gamma(2) * M * size + a.tiny * (1.0 + M)
-        both = product_error(dy, lost, z.size, z.delta, a)
+        off = m * lost + a.gamma(2) * M * size + a.tiny * (1.0 + M) + _factor_lost(M, size, a)
         products, alone = np.abs(dy) * z.size, np.abs(dy)
+        both = rounded_off(products, product_error(dy, lost, z.size, z.delta, a), a)
         huge = a.narrow_huge if a.partials_u else a.huge
 
         def summed(terms: Array, lost: Array, *, products: bool) -> Array:
@@ -87,6 +99,11 @@ class Modulate(Elementwise):
             finite_below(off, M * size, a.huge),
             {"scale": summed(products, both, products=True), "shift": summed(alone, lost, products=False)},
         )
+
+
+def _factor_lost(M: Array, size: Array, a: Arithmetic) -> Array:
+    """Return what a rounding of 1 + scale loses of its product with a value of this magnitude."""
+    return a.between(M) * size
 
 
 def grouped(v: Array, scale: Array) -> Array:

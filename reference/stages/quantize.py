@@ -30,9 +30,6 @@ is not judged where s⁻ is 0 or 1/s may leave the range: there the data are rou
 Where s has few bits, s⁻ and s⁺ are those of both ends. A kernel of NVFP4 computes z·(1/(s·(1/g))), which is a division
 and two roundings more, and g·A·(1/6) has two more.
 
-Where a contract rounds z to a narrow type first, that is part of δz: `z_lost` has the unit roundoff of the type, what
-an underflow loses, and its largest number.
-
 **Saturation.** Converted to int8, what is below −127 may become −127 or −128.
 """
 
@@ -145,7 +142,6 @@ class Quantize:
 
     def scale_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return how far a kernel's scale may be off: inf where nothing is known, as of what is not finite."""
-        z = self._rounded(z, given)
         s = self._scales(z, given, a.gamma(self.divisions))
         delta = np.maximum(s.high - s.value, s.value - s.low) + a.tiny
         free = self._vanishing(s, a) | (self.most(np.abs(z.value)) == 0)
@@ -169,15 +165,6 @@ class Quantize:
     def _of_tensor(self) -> bool:
         """Whether all scales have a factor that is one of the tensor's."""
         return self.granularity == "nvfp4"
-
-    def _rounded(self, z: Approximate, given: Inputs) -> Approximate:
-        """Return z with what a rounding to a narrow type adds to its error; an exact 0 stays one."""
-        u, lost, largest = given.get("z_lost") or (0.0, 0.0, np.inf)
-        if u == 0:
-            return z
-        size = np.abs(z.value) + z.delta
-        delta = z.delta + u * size + np.where(size == 0, 0.0, lost)
-        return z._replace(delta=finite_below(delta, size, largest))
 
     def _bounded(self, amax: Array, given: Inputs, off: float) -> Array:
         """Return max(min(A, scale_ub)/L, floor) in the type of scales, where its roundings come to `off`."""
@@ -220,7 +207,7 @@ class Quantize:
 
     def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return δy."""
-        (M, n), z = z.value.shape, self._rounded(z, given)
+        M, n = z.value.shape
         s = self._divisors(self._scales(z, given, a.gamma(self.divisions)), given)
         shape = (M, self.blocks(n))
         unknown = self._vanishing(s, a) | self._unknown(z)

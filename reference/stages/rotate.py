@@ -40,8 +40,12 @@ class Turn(NamedTuple):
 
     def __call__(self, z: Array) -> Array:
         """Return the rows turned."""
-        turned: Array = self.c * z + self.s * z[:, self.partner]
-        return turned
+        own, other = self.products(z)
+        return own + other
+
+    def products(self, z: Array) -> tuple[Array, Array]:
+        """Return both products of each sum."""
+        return self.c * z, self.s * z[:, self.partner]
 
     @property
     def transposed(self) -> Turn:
@@ -113,8 +117,10 @@ class Rotate:
     def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return δy without what δz makes of it: nothing where nothing turns."""
         turn = self.turn(z.value, given).magnitudes
-        terms = turn(z.size + np.broadcast_to(z.delta, z.value.shape))
-        return np.where(turn.turns, finite_below(a.gamma(4) * terms + 4 * a.tiny * (1.0 + turn.c), terms, a.huge), 0.0)
+        most = z.size + np.broadcast_to(z.delta, z.value.shape)
+        terms = turn(most)
+        own = a.gamma(4) * terms + 4 * a.tiny * (1.0 + turn.c) + sum(map(a.between, turn.products(most)))
+        return np.where(turn.turns, finite_below(own, terms, a.huge_between), 0.0)
 
     def size(self, z: Approximate, given: Inputs) -> Array:
         """Return the terms of both elements of a pair."""
@@ -128,9 +134,11 @@ class Rotate:
         """Return δdz."""
         turn = self.turn(dy, given).transposed.magnitudes
         lost = np.broadcast_to(lost, dy.shape)
-        terms = turn(np.abs(dy) + lost)
-        own = np.where(turn.turns, a.gamma(2) * terms + 3 * a.tiny, 0.0)
-        return Pulled(finite_below(turn(lost) + own, terms, a.huge), {})
+        most = np.abs(dy) + lost
+        terms = turn(most)
+        own = a.gamma(2) * terms + 3 * a.tiny + sum(map(a.between, turn.products(most)))
+        own = np.where(turn.turns, own, 0.0)
+        return Pulled(finite_below(turn(lost) + own, terms, a.huge_between), {})
 
 
 def _rows(table: Array, half: int, M: int) -> Array:

@@ -10,6 +10,10 @@ Two runs of one kernel that share bits differ less than that: `Stage.apart`.
 (w·m)·x̂ + b·m for z·m. Each term is then rounded, and these roundings do not cancel where the terms do. So a value is
 passed on with `size`, at least the sum of the magnitudes of its terms.
 
+**A narrow type between.** Where modules follow each other, each result is rounded to the type of x, and so is that
+of each operation in a stage: a(gate), 1 + scale, a product before its sum (`Arithmetic.between`). The next stage gets a
+z that is off by that too (`rounded`), and so does the gradient on its way back.
+
 **Backward.** dy' is off by `lost` of each element. dz' is again off by some amount, which `Pulled.lost` bounds and
 `rounding.gradients_error` takes. The gradients of a stage's own inputs have bounds of their own.
 """
@@ -21,7 +25,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from verify_norm.reference.arithmetic import Arithmetic
+from verify_norm.reference.arithmetic import Arithmetic, finite_below
 from verify_norm.reference.view import Array
 
 Inputs = Mapping[str, Array]
@@ -98,6 +102,22 @@ class Stage(Protocol):
 
     def pull_error(self, dy: Array, lost: Array | float, z: Approximate, given: Inputs, a: Arithmetic) -> Pulled:
         """Return how far a kernel's `pull` may be off, where dy is off by `lost`."""
+
+
+def rounded(z: Approximate, a: Arithmetic) -> Approximate:
+    """Return what the next stage gets of a result: it may be rounded to a narrow type, and overflow there.
+
+    >>> half = Arithmetic(u=0.0, tiny=0.0, huge=1e300, z_u=2**-11, z_huge=65504.0)
+    >>> rounded(exactly(np.array([0.0, 2.0, 1e5])), half).delta.tolist()
+    [0.0, 0.0009765625, inf]
+    """
+    return z._replace(delta=rounded_off(z.value, z.delta, a)) if a.z_u else z
+
+
+def rounded_off(value: Array, off: Array | float, a: Arithmetic) -> Array:
+    """Return how far what the next stage gets of a result may be off, where the result itself is by `off`."""
+    size = np.abs(value) + off
+    return finite_below(off + a.between(size), size, a.huge_between) if a.z_u else np.asarray(off)
 
 
 def passed(stage: Stage, z: Approximate, given: Inputs, a: Arithmetic) -> Approximate:

@@ -8,7 +8,7 @@ import numpy as np
 
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.norm import Norm
-from verify_norm.reference.stages.stage import Approximate, Inputs, Stage, passed
+from verify_norm.reference.stages.stage import Approximate, Inputs, Stage, passed, rounded, rounded_off
 from verify_norm.reference.view import Array
 
 
@@ -26,6 +26,7 @@ class Steps:
         for stage, z in zip(reversed(self.stages), reversed(self.zs[:-1]), strict=True):
             lost, own = stage.pull_error(dy, lost, z, given, a)
             dy, errors = stage.pull(dy, z.value, given)[0], errors | own
+            lost = rounded_off(dy, lost, a)
         return dy, lost, errors
 
 
@@ -50,7 +51,8 @@ def steps(stages: tuple[Stage, ...], n: Norm, dz: Array, given: Inputs, a: Arith
         exact = exact | (zero & np.isfinite(dz))
     if n.weight is not None:
         exact = exact | ((n.weight == 0) & np.isfinite(dz))
-    zs = [Approximate(n.y, np.where(exact & (size == 0), 0.0, dz), size)]
+    z, zs = Approximate(n.y, np.where(exact & (size == 0), 0.0, dz), size), []
     for stage in stages:
-        zs.append(passed(stage, zs[-1], given, a))
-    return Steps(stages, tuple(zs))
+        zs.append(rounded(z, a))
+        z = passed(stage, zs[-1], given, a)
+    return Steps(stages, (*zs, z))

@@ -39,7 +39,7 @@ from verify_norm.core.judge import worst
 from verify_norm.core.run import Run
 from verify_norm.reference.arithmetic import compound
 from verify_norm.reference.quantized import product_error, saturated
-from verify_norm.reference.stages.stage import Approximate, passed
+from verify_norm.reference.stages.stage import Approximate, passed, rounded
 
 HUGE = 40  # log2 of √eps over the largest |x|: x̂ is then below every rounding of float32
 SMALL = 2.0**-10  # of a smaller x nothing is left beside that eps, and a kernel that scales it has room for eps
@@ -181,7 +181,7 @@ def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
     tau = gain * largest + (1 + a.expanded) * a.u * np.abs(b)
     out = Approximate(b, np.broadcast_to(tau, view.shape), np.abs(b) + tau)
     for stage in case.op.stages:
-        out = passed(stage, out, stage_inputs(run), a)
+        out = passed(stage, rounded(out, a), stage_inputs(run), a)
     b, tau = out.value, out.delta
     amax, amax_off = float(np.abs(b).max()), float(np.max(tau))
     scale = case.exact.get("scale") if case.op.quantized else None

@@ -26,6 +26,7 @@ from verify_norm.core.excess import element
 from verify_norm.core.finding import SIGNS, Finding, OverProbable, SmallestError
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.op import Op
+from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
 from verify_norm.reference import probable, rounding, statistics_rounding
 
@@ -58,7 +59,8 @@ def _applies(op: Op) -> bool:
 
 def _narrow(kernel: Kernel, _: Collection[str] = ()) -> str:
     """Return which fields of the contract may round what a sum adds to fewer bits; "" if none does."""
-    fields = ((name, getattr(kernel.contract, name)) for name in ("partials", "xhat", "stats"))
+    names = ("partials", "xhat", "stats", "z") if OPS[kernel.op].forward else ("partials", "xhat", "stats")
+    fields = ((name, getattr(kernel.contract, name)) for name in names)
     narrow = [f"{name}={value}" for name, value in fields if value not in (None, "float32", "float64")]
     if not narrow:
         return ""
@@ -71,7 +73,7 @@ def looks(run: Run) -> bool:
     repeats = prod(spec.shape) // max(prod(geometry.affine_shape(spec, op)), 1) if op.forward else 0
     long = max(geometry.row_length(spec, op), repeats) >= LONG
     near_one = max(abs(spec.log2_scale), abs(spec.dy_log2_scale)) <= EXPONENTS
-    wide = run.problem is None and not (a.partials_u or a.xhat_u or a.stats_u)
+    wide = run.problem is None and not (a.partials_u or a.xhat_u or a.stats_u or (a.z_u and op.forward))
     return wide and long and near_one and bool(compared(run)) and independent(run.case)
 
 

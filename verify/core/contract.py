@@ -47,8 +47,8 @@ class Contract:
     saturate : what is returned beyond the largest number of an output's type: that number ("saturate"), or an infinity,
         in float8_e4m3fn NaN ("overflow"). "either": a quantized y saturates, another 8-bit y may do either, and wider
         outputs overflow.
-    z : type to which the result of the norm, and of stages, is rounded before it is quantized, and before its largest
-        is taken ("x": that of x, as of a norm and a quantization in turn); None: no rounding.
+    z : type to which the result of the norm, and of each operation before and behind it, is rounded before the next one
+        ("x": that of x, as where modules of torch follow each other), also gradients in between; None: no rounding.
     e8m0 : how the power of two of an MX block is rounded: "floor" (OCP), "ceil", "even", or "rceil", that of
         max |z|/L upwards, as PTX's cvt.rp (`verify_norm.reference.stages.block_scale`).
     packing : the 4 bits of a byte that hold the first of its two numbers: "low" (torch.float4_e2m1fn_x2), or "high".

@@ -21,7 +21,7 @@ STRICT: Mapping[str, Any] = asdict(Contract())
 NEEDS = {  # what an operator has if a field is about it
     "weight_grad": "dweight",
     "offset_weight": "weight_offset",
-    "z": "y_scale",
+    "z": "stages",
     "scale_floor": "y_scale",
     "e8m0": "y_scale",
     "packing": "y_scale",
@@ -39,6 +39,7 @@ class Known:
     def of(self, own: Contract, op: Op) -> dict[str, Any] | None:
         """Return the fields that change a kernel's own contract so; None if they change nothing the operator has."""
         there = {tensor.name for tensor in (*op.inputs, *op.outputs)} | {*op.attrs}
+        there |= {"stages"} if op.composed else set()
         given = {name: value for name, value in read(self.fields).items() if NEEDS.get(name, "x") in there | {"x"}}
         if "inplace" in given:
             pairs = [pair for pair in given["inplace"] if _sides(pair, (op,)) and pair not in own.inplace]
@@ -132,8 +133,8 @@ WEAKER = (  # one promise less each, first those that cost no accuracy; of one f
     Known(
         "xhat=x,offset_weight=weight", "x̂ and weight + weight_offset are rounded", "the first RMSNorm of gemma_pytorch"
     ),
-    Known("z=x", "what is quantized has the type of x before", "a norm and a quantization in turn"),
-    Known("xhat=x,z=x", "x̂ and what is quantized have the type of x", "vLLM's rms_norm_dynamic_per_token_quant"),
+    Known("z=x", "each result between two operations has the type of x", "modules of torch in turn"),
+    Known("xhat=x,z=x", "x̂ and each result between two operations have the type of x", "vLLM's quantized norms"),
     Known("stats=x", "mean and rstd are saved in the type of x", "native_layer_norm of torch's CPU"),
     Known("stats=bfloat16", "mean and rstd are saved in bfloat16", ""),
     Known("stats=float16", "mean and rstd are saved in float16", ""),

@@ -80,6 +80,11 @@ class Op:
         return None if self.chain is None else self.chain.dropout
 
     @property
+    def composed(self) -> bool:
+        """Whether other operations come before or behind its norm, as an addition or an activation."""
+        return bool(self.stages) or not self.direct or any(tensor.name.startswith("residual") for tensor in self.inputs)
+
+    @property
     def dh(self) -> str:
         """The name of the gradient of what is normalized: that of x, and of residual where x is dropped out first."""
         return "dx" if self.dropout is None else "dresidual"

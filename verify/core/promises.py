@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.core.contract import Contract
-from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.dtypes import FORMATS, Format
 from verify_norm.core.op import Tensor
 from verify_norm.reference.arithmetic import Arithmetic
 
@@ -23,6 +23,8 @@ def arithmetic(contract: Contract, dtype: str, weight_dtype: str | None = None) 
     }
     roundoff = {field: f.u if f.u > form.u else 0.0 for field, f in narrow.items()}
     narrower = [f for field, f in narrow.items() if roundoff[field]]
+    z = form if contract.z is None else FORMATS[dtype if contract.z == "x" else contract.z]
+    between = {"z_u": z.u, "z_tiny": _lost_below(z), "z_huge": z.largest} if z.u > form.u else {}
     return Arithmetic(
         u=form.u,
         tiny=form.smallest_normal,
@@ -35,11 +37,17 @@ def arithmetic(contract: Contract, dtype: str, weight_dtype: str | None = None) 
         stats_u=roundoff["stats"],
         xhat_u=roundoff.get("xhat", 0.0),
         partials_u=roundoff["partials"],
-        narrow_tiny=max((float(f.ulp(np.zeros(()))) / 2 for f in narrower), default=0.0),
+        narrow_tiny=max(map(_lost_below, narrower), default=0.0),
         narrow_huge=min((f.largest for f in narrower), default=np.inf),
         lanes=contract.lanes,
         atomic=contract.summation == "atomic",
+        **between,
     )
+
+
+def _lost_below(form: Format) -> float:
+    """Return what a rounding to a subnormal number of a type loses, at most."""
+    return float(form.ulp(0.0)) / 2
 
 
 def output_dtype(tensor: Tensor, contract: Contract, dtype: str, weight_dtype: str | None = None) -> str:
@@ -59,12 +67,4 @@ def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:
     """Return what a reference may ask of a contract: how a fused sum is rounded, and the range of a quantized y."""
     rounded = FORMATS[dtype].round if contract.residual == "rounded" else None
     largest = np.inf if contract.saturate == "overflow" else FORMATS[output].largest
-    narrow = None if contract.z is None else FORMATS[dtype if contract.z == "x" else contract.z]
-    lost = (0.0, 0.0, np.inf) if narrow is None else (narrow.u, float(narrow.ulp(0.0)) / 2, narrow.largest)
-    return {
-        "rounded": rounded,
-        "largest": largest,
-        "z_lost": lost,
-        "scale_floor": contract.scale_floor,
-        "e8m0": contract.e8m0,
-    }
+    return {"rounded": rounded, "largest": largest, "scale_floor": contract.scale_floor, "e8m0": contract.e8m0}

@@ -1,5 +1,7 @@
 """A quantization: scales of blocks, saturation, zeros, what is not finite; its bounds against float32 kernels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from references import EPS, FLOAT32
 from verify_norm.core.ops import OPS
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.stages.quantize import Quantize
-from verify_norm.reference.stages.stage import Approximate, passed
+from verify_norm.reference.stages.stage import Approximate, passed, rounded
 
 EXACT = Arithmetic(u=0.0, tiny=0.0, huge=1e300)
 ROUNDS = Arithmetic(u=2.0**-10, tiny=0.0, huge=1e300)
@@ -94,10 +96,11 @@ def test_terms_of_the_bound():
     )
     flushes = Arithmetic(u=0.0, tiny=2.0**-40, huge=1e300)
     assert INT8.own_error(about(z), NONE, flushes)[0, 1] == pytest.approx((4 + 4 / 0.1) * 2.0**-40, abs=0)
-    narrow = INT8.own_error(about([0.0, 12.7, 1.0]), {"z_lost": (2.0**-11, 2.0**-9, 65504.0)}, EXACT)[0]
+    half = replace(EXACT, z_u=2.0**-11, z_tiny=2.0**-9, z_huge=65504.0)
+    narrow = INT8.own_error(rounded(about([0.0, 12.7, 1.0]), half), NONE, half)[0]
     assert narrow[2] == pytest.approx(10 * (2 * 2.0**-11 + (1 + 1 / 12.7) * 2.0**-9), rel=2e-3)  # of z, and of A
     assert narrow[0] == 0
-    assert not np.isfinite(quantized(INT8, about(7e4), {"z_lost": (2.0**-11, 2.0**-25, 65504.0)}).delta).any()
+    assert not np.isfinite(quantized(INT8, rounded(about(7e4), half)).delta).any()
     judged = [bool(np.isfinite(quantized(FP8, about(most)).delta).all()) for most in (1e-35, 1e-34, 1e36, 1e38)]
     assert judged == [False, True, True, False]  # a scale, and 1/A, are normal numbers
     given = {"y_scale": np.array([0.01])}
@@ -185,10 +188,11 @@ def test_a_scale_is_judged_where_all_that_it_is_computed_with_is_in_range(tiny, 
 
 
 def test_a_rounding_of_z_is_that_of_the_largest_that_it_may_be():
-    narrow = {"z_lost": (2.0**-8, 0.0, 65504.0), "scale_floor": 1.0}
-    assert INT8.own_error(about(8.0, 4.0), narrow, EXACT)[0, 0] == 4 + 12 * 2.0**-8
+    narrow, floor = replace(EXACT, z_u=2.0**-8, z_huge=65504.0), {"scale_floor": 1.0}
+    assert INT8.own_error(rounded(about(8.0, 4.0), narrow), floor, narrow)[0, 0] == 4 + 12 * 2.0**-8
     with np.errstate(invalid="ignore"):
-        judged = [np.isfinite(INT8.own_error(about(z, 10.0), narrow, EXACT)).all() for z in (65480.0, 65500.0)]
+        of_largest = [rounded(about(z, 10.0), narrow) for z in (65480.0, 65500.0)]
+        judged = [np.isfinite(INT8.own_error(z, floor, narrow)).all() for z in of_largest]
     assert judged == [True, False]  # it may overflow
 
 

@@ -15,7 +15,9 @@ from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
+from verify_norm.reference.stages.rotate import Rotate
 from verify_norm.reference.stages.stage import Approximate, apart, passed, product_error, sum_error
+from verify_norm.reference.stages.stage import rounded as rounded_between
 from verify_norm.reference.stages.steps import steps
 from verify_norm.reference.statistics_rounding import Given
 from verify_norm.reference.view import rows
@@ -25,6 +27,7 @@ EXACT = Arithmetic(u=0.0, tiny=0.0, huge=1e30, variance="two_pass")
 FINE = replace(EXACT, u=2.0**-53, tiny=2.0**-1000)
 ROUNDS, FLUSHES = replace(EXACT, u=U), replace(EXACT, tiny=T)
 SMALL = replace(FINE, tiny=2.0**-40)  # beside which no rounding counts
+BETWEEN = replace(EXACT, z_u=V)  # results between operations are rounded to a narrow type
 PIECES = replace(EXACT, products="bf16")  # an operand misses 2⁻⁷
 NEAR = 1 + 2.0**-12  # a number that 8 bits do not hold
 L = 4  # rows that one row of scale serves
@@ -74,6 +77,8 @@ def chained(name, a, x=SIGNS, **given):
     return op.error(**others | {"x": x, "weight": None, "eps": 0.0, "arithmetic": a} | given)
 
 
+TERMS = np.array([[2 * 3 + 4 * 1, 2 * 1 + 4 * 3]])
+TURN, TURNED = {"cos": np.full((1, 1), 2.0), "sin": np.full((1, 1), 4.0)}, np.array([[3.0, 1.0]])
 LAST = {"silu": Activate("silu"), "one": one(2.0, 0.0, 9.0)}
 COUNTED = {
     "product: of what its factors are off by": (product_error(*map(np.array, (3.0, 0.5, -2.0, 0.25)), EXACT), 1.875),
@@ -113,6 +118,25 @@ COUNTED = {
     "modulate: dscale of a z that is off": (pulled(EXACT, 0.0, dy=3.0, delta=0.5, count=L).gradients["scale"], L * 1.5),
     "modulate: dshift": (pulled(ROUNDS, 0.0, dy=3.0, count=L).gradients["shift"], L * 3 * (L - 1) * U),
     "modulate: dshift of a dy that is off": (pulled(EXACT, 0.0, lost=0.5, count=L).gradients["shift"], L * 0.5),
+    "between: a rounding of z, and of what it is off by": (
+        rounded_between(one(3.0, 1.0, 9.0), BETWEEN).delta,
+        1 + 4 * V,
+    ),
+    "between: underflow": (rounded_between(one(3.0, 0.0, 3.0), replace(EXACT, z_u=T, z_tiny=T)).delta, 4 * T),
+    "gate: a rounding of a(gate)": (rounded(BETWEEN, 0.0, 1.0, 3.0), 4 * V / 2),
+    "gate: dz, of a(gate)": (gated(BETWEEN, 2.0, 0.0, 0.0, 0.0, 0.0).lost, 2 * V / 2),
+    "gate: dgate, of dy·z": (gated(BETWEEN, 2.0, 0.0, 0.0, 0.0, 3.0).gradients["gate"], 6 * V / 4),
+    "modulate: roundings of 1 + scale and the product": (
+        modulated(BETWEEN, -2.0, -9.0, 0.0, 1.0, 4.0),
+        15 * V + 15 * (1 + V) * V,
+    ),
+    "modulate: dz, of 1 + scale": (pulled(BETWEEN, -3.0, dy=5.0).lost, 4 * 5 * V),
+    "modulate: dscale, of each dy·z": (pulled(BETWEEN, 0.0, dy=3.0, size=5.0, count=L).gradients["scale"], L * 15 * V),
+    "rotate: roundings of both products": (
+        Rotate().own_error(Approximate(TURNED, 0 * TURNED, TURNED), TURN, BETWEEN),
+        TERMS * V,
+    ),
+    "rotate: dz": (Rotate().pull_error(TURNED, 0.0, one(0.0, 0.0, 0.0), TURN, BETWEEN).lost, TERMS * V),
     "activation: its own error": (
         LAST["silu"].own_error(LAST["one"], {}, ROUNDS),
         ACTIVATIONS["silu"].value_error(np.array(2.0), ROUNDS),
@@ -193,6 +217,24 @@ def test_what_may_overflow_is_not_judged(error, largest, share, judged):
     found = error(replace(ROUNDS, huge=share * largest))
     assert np.isfinite(found).all() == judged
     assert judged or np.isposinf(found).all()
+
+
+NARROW_SIZES = {  # the largest result that is rounded to the type between operations
+    "z": (lambda a: rounded_between(one(2.0, 1.0, 9.0), a).delta, 2 + 1),
+    "gate: dgate": (lambda a: gated(a, 2.0, 0.0, 0.0, 1.0, 3.0).gradients["gate"], 2 * 4 * (1 + V)),
+    "modulate": SIZES["modulate"],
+    "modulate: dscale": (lambda a: pulled(a, -3.0, dy=2.0, size=3.0, count=L).gradients["scale"], 2 * 3),
+    "rotate": (lambda a: Rotate().own_error(Approximate(TURNED, 0 * TURNED, TURNED), TURN, a), 2 * 3 + 4 * 1),
+    "rotate: dz": (lambda a: Rotate().pull_error(TURNED, 0.0, one(0.0, 0.0, 0.0), TURN, a).lost, 2 * 3 + 4 * 1),
+}
+
+
+@pytest.mark.parametrize(("error", "largest"), NARROW_SIZES.values(), ids=[*NARROW_SIZES])
+@pytest.mark.parametrize(("share", "judged"), [(0.99, False), (1.01, True)])
+def test_what_may_overflow_between_operations_is_not_judged(error, largest, share, judged):
+    with np.errstate(invalid="ignore"):
+        found = np.asarray(error(replace(EXACT, z_u=V, z_huge=share * largest)))
+    assert np.isfinite(found).any() == judged
 
 
 def test_narrow_partial_sums_overflow_earlier():

@@ -117,8 +117,11 @@ def _truth(run: Run, names: Collection[str]) -> dict[str, tuple[Array, Array]]:
     y, mean, rstd = tangent(n, tx, tw, tb)
     unit = (4 * n.view.count + 40) * max(a.u, FLOAT32.u) + ROUNDED * form.u * (form.u > FLOAT32.u)
     unit = unit * (1 + n.rstd * np.abs(n.x).max(initial=0.0))
-    size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw * n.xhat) + np.abs(tb)
-    out = _Change(n.y, np.abs(n.weighted(n.xhat)) + np.abs(n.y), y, unit * size)
+    xhat = np.abs(n.xhat)
+    if a.expanded:  # x̂ is a difference of x·rstd and mean·rstd
+        xhat = xhat + n.rstd * (np.abs(n.x) + np.abs(n.mean))
+    size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw) * xhat + np.abs(tb)
+    out = _Change(n.y, np.abs(n.weighted(xhat)) + np.abs(n.y), y, unit * size)
     for stage in run.case.op.stages:
         own = {name: stages.exact_input(run.case, name) for name in stage.inputs}
         changes = {name: _direction(name, own[name].shape, form) * (name in names) for name in own}

@@ -23,7 +23,7 @@ from verify_norm.reference.norm import Norm
 from verify_norm.reference.quantized import product_error
 from verify_norm.reference.residual_sum import addition_error, joined
 from verify_norm.reference.rounding import XhatError
-from verify_norm.reference.stages.stage import Inputs, apart, exactly
+from verify_norm.reference.stages.stage import Inputs, apart, exactly, rounded_off
 from verify_norm.reference.stages.steps import Steps, steps
 from verify_norm.reference.view import View, groups, rows
 
@@ -181,7 +181,7 @@ def z_apart(s: Stages, factor: float) -> Array:
     weight, bias = (None if p is None else np.abs(p) for p in (n.weight, n.bias))
     off = rounding.affine_error(replace(n, xhat=s.largest, weight=weight, bias=bias), s.common(factor), s.arithmetic)
     for stage, z in zip(s.stages, s.steps.zs, strict=False):
-        off = apart(stage, z, off, s.given, s.arithmetic)
+        off = apart(stage, z, rounded_off(z.value, off, s.arithmetic), s.given, s.arithmetic)
     return off
 
 
@@ -207,6 +207,7 @@ def gradient_apart(
     delta = delta + rounding.coefficient_error(largest, dy, s.z, a, lost=lost)
     if passed is None:
         return delta
+    delta = rounded_off(p.dx, delta, a)
     return delta + addition_error(s.norm, terms + delta, passed.reshape(delta.shape), a)
 
 
@@ -230,7 +231,7 @@ def _before_apart(s: Stages, name: str, dy: Array, passed: Array | None, factor:
     dh = joined(s.norm.gradients(dz)[0], passed)
     off = gradient_apart(s, "dx", dz, lost, passed, factor).reshape(dh.shape)
     assert s.x is not None
-    pulled = s.before.pull_error(dh, off, exactly(s.x), s.given, s.arithmetic)
+    pulled = s.before.pull_error(dh, rounded_off(dh, off, s.arithmetic), exactly(s.x), s.given, s.arithmetic)
     distance: Array = pulled.lost if name == "dx" else pulled.gradients[name.removeprefix("d")]
     return distance
 
@@ -267,6 +268,7 @@ def sum_error(
     bound = bound + total(np.abs(phi) * rounding.coefficient_error(n, dy, z, a, lost=lost))
     if passed is not None:
         terms = n.rstd * (d.size + c2 + np.abs(n.xhat * p.c1)) + delta
-        bound = bound + total(np.abs(phi) * addition_error(n, terms, passed, a))
+        lost_before = a.between(np.abs(p.dx) + delta)
+        bound = bound + total(np.abs(phi) * (addition_error(n, terms, passed, a) + lost_before))
     error: Array = bound
     return error

@@ -98,7 +98,8 @@ def scale(run: Run) -> Equations:
     reach = further_runs.from_variant(case.spec, (-8, 8, -5, 5, -2, 2, -1, 1))
     k = next((k for k in reach if _fits(run, {name: k * POWERS[name] for name in names})), None)
     x = case.exact.get("residual_out", case.exact.get("x"))
-    kept = (FORMATS[case.spec.dtype if t == "x" else t] for t in (contract.stats, contract.partials))
+    types = (contract.stats, contract.partials, contract.z or "float32")
+    kept = (FORMATS[case.spec.dtype if t == "x" else t] for t in types)
     short = any(form.emin > FORMATS["float32"].emin for form in kept)  # a mean or Σdy·(x − μ) leaves float16's range
     if k is None or x is None or not x.any() or not _homogeneous(run) or short or captures.in_use():
         return None
@@ -147,7 +148,7 @@ def scale_dy(run: Run) -> Equations:
     case, contract = run.case, run.kernel.contract
     reach = further_runs.from_variant(case.spec, (10, -3, 1, -10, 3, -1))
     k = next((k for k in reach if _fits(run, {"dy": k, "dresidual_out": k})), None)
-    narrow = {contract.xhat, contract.partials, contract.stats} - {None, "float32"}
+    narrow = {contract.xhat, contract.partials, contract.stats, contract.z} - {None, "float32"}
     if k is None or narrow or not _homogeneous(run):  # a narrow intermediate may underflow
         return None
     s = stages.stages(run)
