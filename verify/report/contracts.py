@@ -14,8 +14,8 @@ from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
 
 OP = "add_layernorm"  # what every field is about, but these
-OTHERS = {"offset_weight": "add_rmsnorm", "z": "add_rmsnorm_quant", "scale_floor": "add_rmsnorm_quant"}
-OTHERS |= dict.fromkeys(("e8m0", "packing"), "add_rmsnorm_quant")
+OTHERS = {"offset_weight": "add_rmsnorm"} | dict.fromkeys(("scale_floor", "e8m0", "packing"), "add_rmsnorm_quant")
+OTHERS["z"] = "gated_rmsnorm"  # the last one: a contract of a quantized norm names z too
 TYPES = ("bfloat16", "float32")
 
 
