@@ -21,7 +21,7 @@ z that is off by that too (`rounded`), and so does the gradient on its way back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -111,13 +111,15 @@ def rounded(z: Approximate, a: Arithmetic) -> Approximate:
     >>> rounded(exactly(np.array([0.0, 2.0, 1e5])), half).delta.tolist()
     [0.0, 0.0009765625, inf]
     """
-    return z._replace(delta=rounded_off(z.value, z.delta, a)) if a.z_u else z
+    return z._replace(delta=rounded_off(z.value, z.delta, a))
 
 
-def rounded_off(value: Array, off: Array | float, a: Arithmetic) -> Array:
+def rounded_off(value: Array, off: Any, a: Arithmetic) -> Any:
     """Return how far what the next stage gets of a result may be off, where the result itself is by `off`."""
+    if not a.z_u:
+        return off
     size = np.abs(value) + off
-    return finite_below(off + a.between(size), size, a.huge_between) if a.z_u else np.asarray(off)
+    return finite_below(off + a.between(size), size, a.huge_between)
 
 
 def passed(stage: Stage, z: Approximate, given: Inputs, a: Arithmetic) -> Approximate:

@@ -208,7 +208,8 @@ def gradient_apart(
     if passed is None:
         return delta
     delta = rounded_off(p.dx, delta, a)
-    return delta + addition_error(s.norm, terms + delta, passed.reshape(delta.shape), a)
+    together: Array = delta + addition_error(s.norm, terms + delta, passed.reshape(delta.shape), a)
+    return together
 
 
 def apart_of(s: Stages, name: str, dy: Array, passed: Array | None, factor: float = 0.0) -> Array:
