@@ -21,7 +21,11 @@ from verify_norm.reference.stages.block_scale import E8M0
 from verify_norm.search.examine import examine
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-CONTRACTS = (Contract(), Contract(variance="shifted", expanded=True, products="tf32"), Contract(summation="sequential"))
+CONTRACTS = (
+    Contract(),
+    Contract(variance="shifted", expanded=True, products="tf32"),
+    Contract(summation="sequential", z="x"),
+)
 
 
 @pytest.mark.slow
