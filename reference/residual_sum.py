@@ -34,6 +34,8 @@ of the norm meets at most one addition more than without dresidual_out, and dres
 and 3 for LayerNorm:
 
     δdx = δvjp + u·(r(|g| + |c2| + |x̂·c1|) + δvjp) + γ(k)·|dresidual_out|
+
+Where results between operations are rounded to a narrow type, δvjp has that rounding too.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Gate(Elementwise):
         return z * self.function.value(given["gate"].reshape(z.shape))
 
     def _value_error(self, gate: Array, a: Arithmetic) -> Array:
-        """Return α."""
+        """Return α, how far a kernel's a(gate) may be off."""
         alpha = self.function.value_error(gate, a)
         return alpha + a.between(np.abs(self.function.value(gate)) + alpha)
 

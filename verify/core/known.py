@@ -21,7 +21,7 @@ STRICT: Mapping[str, Any] = asdict(Contract())
 NEEDS = {  # what an operator has if a field is about it
     "weight_grad": "dweight",
     "offset_weight": "weight_offset",
-    "z": "stages",
+    "z": "stages",  # any operation beside the norm
     "scale_floor": "y_scale",
     "e8m0": "y_scale",
     "packing": "y_scale",
