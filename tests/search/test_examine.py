@@ -22,7 +22,8 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.running.patience import LostError
 from verify_norm.search import examine as examining
-from verify_norm.search.examine import NO_ROOM, Examined, examine, examine_in
+from verify_norm.search.examine import examine, examine_in
+from verify_norm.search.examined import NO_ROOM, Examined
 from verify_norm.search.search import replay
 
 FULL = [

@@ -21,7 +21,7 @@ from verify_norm.equality.model import Element, Gap
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.patience import LostError, Time, types
 from verify_norm.running.runners import Runner
-from verify_norm.search.examine import NO_ROOM
+from verify_norm.search.examined import NO_ROOM
 
 
 @dataclass(frozen=True, slots=True)
