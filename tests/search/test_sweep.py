@@ -310,8 +310,11 @@ def test_the_cases_in_which_pairs_meet_are_those_beside_the_table_and_random_one
     assert asked == [(state, types, tuple(SPECS[:3]))]
     given = OPS["rmsnorm_fwd"], types, state.settings, state.pace
     options = {
-        **{"one": made.drawn, "leave_out": made.leave_out, "left": made.left},
-        **{"frozen": True, "others": OTHERS["cpu"]},
+        "one": made.drawn,
+        "leave_out": made.leave_out,
+        "left": made.left,
+        "frozen": True,
+        "others": OTHERS["cpu"],
     }
     assert drawings == [[given, options, "before the pairs", 9 - 2]]
     assert ran == SPECS[:5]

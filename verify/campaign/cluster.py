@@ -64,20 +64,26 @@ def connect(address: str) -> None:
     """Join a cluster, and give its workers this package and the working folder. Raises UsageError."""
     _reach(address)
     job = json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {})
-    ships = {"py_modules": [str(Path(verify_norm.__file__).parent)], "working_dir": os.getcwd(), "excludes": UNSHIPPED}
-    ships = {} if "working_dir" in job else ships
+    ships: dict[str, Any] = {}
+    if "working_dir" not in job:
+        package = str(Path(verify_norm.__file__).parent)
+        ships = {"py_modules": [package], "working_dir": os.getcwd(), "excludes": UNSHIPPED}
     try:
         imported().init(address or None, runtime_env=ships, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:
-        hint = HINT * (REFUSED in why(error))
-        raise UsageError(f"--on ray{f'={address}' if address else ''}: {why(error)}{hint}") from error
+        option = f"--on ray={address}" if address else "--on ray"
+        hint = HINT if REFUSED in why(error) else ""
+        raise UsageError(f"{option}: {why(error)}{hint}") from error
 
 
 def _reach(address: str) -> None:
     """Raise UsageError if nothing answers at an address: Ray would try for minutes, and end this process."""
     address = address or os.environ.get("RAY_ADDRESS", "")
-    place = address.partition("://")[2 if "://" in address else 0]
-    if place.rpartition(":")[2].isdecimal() and (said := _silent(place)):  # Ray says what is wrong with others
+    place = address.partition("://")[2] if "://" in address else address
+    if not place.rpartition(":")[2].isdecimal():  # Ray says what is wrong with it
+        return
+    said = _silent(place)
+    if said:
         raise UsageError(f"--on ray: there is no cluster at {address}: {said}")
 
 
