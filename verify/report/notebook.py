@@ -24,13 +24,16 @@ def table(*reports: Report) -> str:
             f"<code>{_text(replay_line(report, finding.spec))}</code></li>"
             for finding in report.findings
         ]
-        parts += [f"<ul>{''.join(items)}</ul>"] * bool(items)
+        if items:
+            parts.append(f"<ul>{''.join(items)}</ul>")
         settled, line = next_step(report)
-        parts += [f"<p>{_text(settled)}:<br><code>{_text(line)}</code></p>"] * bool(settled)
+        if settled:
+            parts.append(f"<p>{_text(settled)}:<br><code>{_text(line)}</code></p>")
     return "".join(parts)
 
 
 def _row(report: Report) -> str:
+    """Return the row of a report."""
     said = headline(report)
     worst: dict[str, float] = {}
     for tally in report.tallies:

@@ -1,6 +1,6 @@
 """The parts of a report in words and numbers: its verdict, a case, an error. The page uses most of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from math import inf, isfinite
 from typing import Literal
@@ -9,11 +9,13 @@ from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
 from verify_norm.core import ways
 from verify_norm.core.case_words import count
 from verify_norm.core.contract import Contract
+from verify_norm.core.coverage import Coverage, Seen
 from verify_norm.core.errors import Exit, alternatives
 from verify_norm.core.proved import sentences
 from verify_norm.core.report_text import cases, unchecked
 from verify_norm.core.results import Report
 from verify_norm.core.tally import CheckResult, Skip
+from verify_norm.core.work import Compiled
 
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}  # to their pictures
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -37,9 +39,11 @@ class Headline:
 def headline(document: Document) -> Headline:
     """Return the verdict. As for `Audit.ok`, a disagreement with the contract fails a kernel."""
     report = report_of(document)
-    disagreements = len(document.disagreements) if isinstance(document, Audit) else 0
     basis = f"{cases(report)} in {report.seconds:.1f} s"
-    broken = f"the fingerprint disagrees with the contract in {count(disagreements, 'point')}" if disagreements else ""
+    broken = ""
+    if isinstance(document, Audit) and document.disagreements:
+        points = count(len(document.disagreements), "point")
+        broken = f"the fingerprint disagrees with the contract in {points}"
     cut = f"; {report.unfinished}" if report.unfinished else ""
     if report.findings:
         also = f", and {broken}" if broken else ""
@@ -55,6 +59,22 @@ def headline(document: Document) -> Headline:
     return Headline("pass", "PASS", f"No finding by {count(ran, 'check')} in {basis}{report.within}{cut}.")
 
 
+def failures(document: Document) -> str:
+    """Return the number of findings and, of an audit, of disagreements with the contract, in words; "" if none."""
+    parts = []
+    findings = report_of(document).findings
+    if findings:
+        parts.append(count(len(findings), "finding"))
+    if isinstance(document, Audit) and document.disagreements:
+        parts.append(f"{count(len(document.disagreements), 'disagreement')} with its contract")
+    return " and ".join(parts)
+
+
+def facts_of(environment: Mapping[str, str]) -> str:
+    """Return where a run was made, and with which versions, on one line."""
+    return ", ".join(f"{name} {value}" for name, value in environment.items())
+
+
 def seen(report: Report) -> list[str]:
     """Return what the compared cases had in them, and the contract if it is not the strict one, a line for each fact.
 
@@ -64,20 +84,36 @@ def seen(report: Report) -> list[str]:
     saw, done = report.seen, report.coverage
     if saw is None or done is None or not done.compared:
         return sentences(report.proofs)
-    sizes = [f"M = {saw.rows:,}", f"N = {saw.length:,}", *[f"C/G = {saw.group:,}"] * (saw.group > 0)]
-    types = ", ".join(saw.types) + f"; weights also {', '.join(saw.weights)}" * bool(saw.weights)
-    layouts = ", ".join(sorted(saw.layouts, key=lambda name: (name != "contiguous", name))).replace("_", " ")
-    lines = [f"at most {', '.join(sizes)}, {count(saw.elements, 'element')}; {types}; {layouts}"]
-    if done.possible:
-        lines[0] += f"; {done.pairs:,} of {count(done.possible, 'pair')} of choices"
+    lines = [_extent(saw, done)]
     if saw.ways:
-        lines += ["; ".join(f"{check}: {', '.join(_listed(taken))}" for check, taken in saw.ways.items())]
+        lines.append("; ".join(f"{check}: {', '.join(_listed(taken))}" for check, taken in saw.ways.items()))
     if report.contract != Contract():
-        lines += [f"contract: {contract(report.contract)}"]
+        lines.append(f"contract: {contract(report.contract)}")
     called = [f"{name} in {times:,} of {count(done.compared, 'case')}" for name, times in saw.operators.items()]
-    lines += [f"it calls torch's {', '.join(called)}"] * bool(called)
+    if called:
+        lines.append(f"it calls torch's {', '.join(called)}")
     lines += [f"note: {words}, in {count(times, 'case')}" for words, times in saw.notes.items()]
-    return [*lines, *sentences(report.proofs), *filter(None, [spent(report)])]
+    lines += sentences(report.proofs)
+    work = spent(report)
+    if work:
+        lines.append(work)
+    return lines
+
+
+def _extent(saw: Seen, done: Coverage) -> str:
+    """Return the largest sizes, the types, the layouts and the pairs of choices, in words."""
+    sizes = [f"M = {saw.rows:,}", f"N = {saw.length:,}"]
+    if saw.group:
+        sizes.append(f"C/G = {saw.group:,}")
+    sizes.append(count(saw.elements, "element"))
+    parts = [f"at most {', '.join(sizes)}", ", ".join(saw.types)]
+    if saw.weights:
+        parts.append(f"weights also {', '.join(saw.weights)}")
+    layouts = sorted(saw.layouts, key=lambda name: (name != "contiguous", name))
+    parts.append(", ".join(layouts).replace("_", " "))
+    if done.possible:
+        parts.append(f"{done.pairs:,} of {count(done.possible, 'pair')} of choices")
+    return "; ".join(parts)
 
 
 def _listed(taken: Iterable[str]) -> list[str]:
@@ -101,16 +137,27 @@ def spent(report: Report) -> str:
     work = report.work
     if work is None or not (work.started or work.compiled.kernels or work.compiled.cached or work.compiled.graphs):
         return ""
-    made, beside = work.compiled, f"{work.workers} × " * (work.workers > 1)
-    things = [count(made.kernels, "kernel")] * bool(made.kernels)
-    things += [f"{count(made.graphs, 'graph')} of torch.compile"] * bool(made.graphs)
-    compiled = f"compiled {' and '.join(things)} in {made.seconds:.1f} s of {beside}{report.seconds:.1f} s"
-    parts = [f"{work.workers} workers"] * (work.workers > 1) + [compiled if things else "compiled nothing"]
-    parts += [f"{count(made.cached, 'kernel')} came from Triton's cache"] * bool(made.cached)
-    parts += [f"started {work.started} process{'es' * (work.started != 1)} in {work.starting:.1f} s"] * bool(
-        work.started
-    )
+    parts, total = [], f"{report.seconds:.1f} s"
+    if work.workers > 1:
+        parts.append(f"{work.workers} workers")
+        total = f"{work.workers} × {total}"
+    parts.append(_compiled(work.compiled, total))
+    if work.compiled.cached:
+        parts.append(f"{count(work.compiled.cached, 'kernel')} came from Triton's cache")
+    if work.started:
+        processes = "process" if work.started == 1 else "processes"
+        parts.append(f"started {work.started} {processes} in {work.starting:.1f} s")
     return "; ".join(parts)
+
+
+def _compiled(made: Compiled, total: str) -> str:
+    """Return what was compiled, and in which part of the total time."""
+    things = []
+    if made.kernels:
+        things.append(count(made.kernels, "kernel"))
+    if made.graphs:
+        things.append(f"{count(made.graphs, 'graph')} of torch.compile")
+    return f"compiled {' and '.join(things)} in {made.seconds:.1f} s of {total}" if things else "compiled nothing"
 
 
 def evidence(report: Report) -> str:
@@ -135,7 +182,7 @@ def printable(value: object) -> str:
 
 def sentence(plain: str) -> str:
     """Return the text with a full stop at its end, "" unchanged."""
-    return plain + "." * bool(plain and plain[-1] not in ".!?…")
+    return plain if not plain or plain.endswith((".", "!", "?", "…")) else f"{plain}."
 
 
 def no_data(check: CheckResult) -> str:
@@ -206,7 +253,9 @@ def setting(value: object) -> str:
         return ", ".join(map(str, value)) or "all"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "the default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "the default" if value is None else str(value)
 
 
 def algorithm(name: str) -> str:

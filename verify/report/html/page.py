@@ -138,7 +138,12 @@ def _article(document: Document, place: int) -> dict[str, Any]:
 
 def _layouts(layouts: dict[str, int]) -> dict[str, Any]:
     """Return a table with a row for each tensor: in how many cases it had each layout."""
-    met = {(key.rpartition(" ")[0], key.rpartition(" ")[2]): times for key, times in layouts.items()}
-    kinds = sorted({kind for _, kind in met}, key=lambda k: (LAYOUTS.index(k) if k in LAYOUTS else len(LAYOUTS), k))
-    rows = [(name, *(met.get((name, kind), "–") for kind in kinds)) for name in dict.fromkeys(name for name, _ in met)]
-    return {"heads": ["tensor", *(kind.replace("_", " ") for kind in kinds)], "rows": rows}
+    times: dict[str, dict[str, int]] = {}  # by tensor, then by layout
+    for key, cases in layouts.items():
+        tensor, _, layout = key.rpartition(" ")
+        times.setdefault(tensor, {})[layout] = cases
+    known = {layout: place for place, layout in enumerate(LAYOUTS)}
+    met = {layout for of_tensor in times.values() for layout in of_tensor}
+    columns = sorted(met, key=lambda layout: (known.get(layout, len(known)), layout))
+    rows = [(tensor, *(of_tensor.get(layout, "–") for layout in columns)) for tensor, of_tensor in times.items()]
+    return {"heads": ["tensor", *(layout.replace("_", " ") for layout in columns)], "rows": rows}
