@@ -9,8 +9,9 @@ from verify_norm.core.errors import Exit
 from verify_norm.core.report_text import command, replay_line
 from verify_norm.report import terminal
 from verify_norm.report.markup import escape
-from verify_norm.report.terminal import ascii_number, table
-from verify_norm.report.words import failures, percent
+from verify_norm.report.numbers import ascii_number, percent
+from verify_norm.report.terminal import table
+from verify_norm.report.words import failures
 
 MEASURES = {"ratio": "error/bound", "ulp": "ULP"}
 

@@ -9,7 +9,8 @@ from verify_norm.core.errors import Exit
 from verify_norm.exhaustive.run import duration
 from verify_norm.report.exhaust import VERDICTS
 from verify_norm.report.markup import escape
-from verify_norm.report.terminal import ascii_number, table
+from verify_norm.report.numbers import ascii_number
+from verify_norm.report.terminal import table
 from verify_norm.report.words import facts_of
 
 

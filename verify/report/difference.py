@@ -8,8 +8,8 @@ from rich.table import Table
 from verify_norm.core.case_words import count
 from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way
 from verify_norm.report.markup import escape
-from verify_norm.report.terminal import ascii_number, table
-from verify_norm.report.words import percent
+from verify_norm.report.numbers import ascii_number, percent
+from verify_norm.report.terminal import table
 
 COLORS: dict[Way, str] = {"worse": "red", "better": "green", "changed": "yellow", "same": "dim"}
 HEADS = ("output", "dtype", "data", "error/bound", "mean ULP", "bias", "p99", "correctly rounded")

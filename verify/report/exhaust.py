@@ -7,8 +7,9 @@ from verify_norm.core.errors import Exit
 from verify_norm.exhaustive.model import Exhausted, replay, summary, words
 from verify_norm.report.equality import CPU
 from verify_norm.report.markup import escape
+from verify_norm.report.numbers import number, percent
 from verify_norm.report.terminal import table
-from verify_norm.report.words import facts_of, number, percent
+from verify_norm.report.words import facts_of
 
 UNJUDGED = (
     "An element is unjudged where the truth is not finite, for example of a row with a NaN, or where the declared "

@@ -15,11 +15,12 @@ from verify_norm.core.report_text import cases, explanation, next_step, replay_l
 from verify_norm.core.results import Report
 from verify_norm.core.tally import CheckResult
 from verify_norm.report import difference
+from verify_norm.report.basis import seen
 from verify_norm.report.compare.errors import of_survey, of_tally
 from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way
 from verify_norm.report.detected import detected, detected_by_all
-from verify_norm.report.terminal import ascii_number
-from verify_norm.report.words import facts_of, failures, no_data, percent, seen, skip_line
+from verify_norm.report.numbers import ascii_number, percent
+from verify_norm.report.words import facts_of, failures, no_data, skip_line
 from verify_norm.report.worst import CONDITION, worst_cases
 
 LONGEST, LONGEST_CODE = 600, 4000  # characters of one text of a kernel: GitHub accepts 1 MiB for a step

@@ -8,7 +8,8 @@ from verify_norm.core.case_words import case
 from verify_norm.core.finding import Finding
 from verify_norm.core.report_text import explanation, next_step, replay_line
 from verify_norm.core.results import Report
-from verify_norm.report.words import headline, number, printable
+from verify_norm.report.numbers import number
+from verify_norm.report.words import headline, printable
 
 COLOURS = {"pass": "#1a7f37", "fail": "#cf222e", "none": "#cf222e", "part": "#9a6700"}
 HEADS = ("kernel", "operator", "verdict", "largest error/bound")

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from verify_norm.auditing.model import Document, report_of
-from verify_norm.report.terminal import ascii_number, table
+from verify_norm.report.numbers import ascii_number
+from verify_norm.report.terminal import table
 from verify_norm.report.words import headline
 
 STYLES = {"pass": "green", "fail": "red", "none": "red", "part": "yellow"}

@@ -15,9 +15,11 @@ from verify_norm.core.report_text import cases, facts, next_step
 from verify_norm.core.results import Report
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Tally
+from verify_norm.report.basis import seen
 from verify_norm.report.detected import detected, detected_by_all, relative
 from verify_norm.report.markup import escape
-from verify_norm.report.words import facts_of, percent, seen, skip_line
+from verify_norm.report.numbers import ascii_number, percent
+from verify_norm.report.words import facts_of, skip_line
 from verify_norm.report.worst import CONDITION, Worst, worst_cases
 
 POWER = (
@@ -173,8 +175,3 @@ def _verdict(report: Report) -> str:
     if report.verdict is Exit.INCOMPLETE:
         return f"[yellow bold]INCOMPLETE[/] {kernel}: no finding so far; {basis}{cut}"
     return f"[green bold]PASS[/] {kernel}{report.within}: {basis}{cut}"
-
-
-def ascii_number(value: float) -> str:
-    """Return a number with two decimals, or as a power of ten, in ASCII: `words.number` is for pages."""
-    return f"{value:.2f}" if value < 1000 else f"{value:.0e}".replace("e+0", "e+")

@@ -19,7 +19,7 @@ from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.tally import Tally
 from verify_norm.core.ulp import BINS, LOWEST, PER_OCTAVE
 from verify_norm.report.compare.model import Change, Errors, Row
-from verify_norm.report.words import percent
+from verify_norm.report.numbers import percent
 
 CAP = 16.0  # ulp
 LEAST_RATIO = 0.3  # a smaller error/bound is far from any bound

@@ -8,7 +8,8 @@ from typing import Any
 
 from verify_norm.auditing.model import Audit, Ladder, Rung
 from verify_norm.report.html.figures import Figure, Scale, decades, in_ulp, path
-from verify_norm.report.words import algorithm, climb, number, step, unjudged
+from verify_norm.report.ladders import algorithm, climb, unjudged
+from verify_norm.report.numbers import number, step
 
 LEAST = 1e-2  # ulp: smaller errors are drawn there
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "longdash": "11 4"}  # pixels drawn and left out
