@@ -13,10 +13,9 @@ from typing import Any
 from verify_norm.campaign import cluster, worker
 from verify_norm.campaign.accelerators import CPU
 from verify_norm.campaign.actor import Actor, Examine, Place, imported, versions
-from verify_norm.campaign.local import ONE_EACH
 from verify_norm.campaign.model import LOSSES, LostError, Outcome, Unit
 from verify_norm.campaign.plan import Plan
-from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.errors import UsageError
 
 WAITING = 0.2  # seconds until the workers that start are looked at again
 LOOKING = 1.0  # seconds until a thread that waits for an answer sees that the head is lost
@@ -83,7 +82,7 @@ class OnRay:
         self._free: dict[str, SimpleQueue[_Worker | Exception]] = {}
         self._host = threading.Thread(target=self._welcome, daemon=True)
         try:
-            self._on_gpu, self.places = _places(plan, jobs, ray.nodes())
+            self._on_gpu, self.places = cluster.places(plan, jobs, ray.nodes())
         except UsageError:
             self.close()
             raise
@@ -225,44 +224,3 @@ def _of_host(error: Exception) -> bool:
     """Return whether a worker is lost because its host is, which is no fault of the unit."""
     unavailable = type(error).__name__ == "ActorUnavailableError"
     return unavailable or getattr(error, "preempted", False) or "node has died" in str(error)
-
-
-def _places(plan: Plan, jobs: int | None, nodes: list[Any]) -> tuple[bool, dict[str, int]]:
-    """Return whether workers are on GPUs, and how many of each kind the cluster has; raises UsageError."""
-    resources = [node["Resources"] for node in nodes if node["Alive"]]
-    if ":" in plan.device:
-        raise UsageError(f"--on ray: Ray chooses the GPUs; take --device cuda, not {plan.device}")
-    if plan.device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"unknown device {plan.device!r}; there are: cpu, cuda")
-    gpus = int(sum(host.get("GPU", 0) for host in resources))
-    asks_for_gpus = plan.device == "cuda" or (plan.device == "auto" and gpus > 0)
-    if asks_for_gpus and plan.accelerators != (CPU,):
-        return True, _gpu_places(plan, jobs, resources, gpus)
-    return False, _cpu_places(plan, jobs, resources)
-
-
-def _gpu_places(plan: Plan, jobs: int | None, resources: list[Any], gpus: int) -> dict[str, int]:
-    """Return how many GPUs of each of the plan's accelerators there are; "" stands for any. Raises UsageError."""
-    if jobs is not None:
-        raise UsageError(ONE_EACH)
-    if not gpus:
-        raise UsageError("--on ray: the cluster has no GPU")
-    if not plan.accelerators:
-        return {"": gpus}
-    counts: dict[str, int] = {}
-    for host in resources:
-        for name in host:
-            mark, _, kind = name.partition(":")
-            if mark == "accelerator_type":
-                counts[kind] = counts.get(kind, 0) + int(host.get("GPU", 0))
-    return {kind: counts[one_of("accelerator of the cluster", kind, counts)] for kind in plan.accelerators}
-
-
-def _cpu_places(plan: Plan, jobs: int | None, resources: list[Any]) -> dict[str, int]:
-    """Return how many workers on cores there are, `jobs` at most. Raises UsageError."""
-    if plan.accelerators not in ((), (CPU,)):
-        raise UsageError(f"accelerators: expected cpu for a cluster without GPUs, got {', '.join(plan.accelerators)}")
-    cores = int(sum(host.get("CPU", 0) for host in resources))
-    if not cores:
-        raise UsageError("--on ray: the cluster has no core for a worker")
-    return {plan.accelerators[0] if plan.accelerators else "": min(cores, jobs or cores)}

@@ -3,20 +3,19 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from math import inf
-from typing import TypeVar
 
 import torch
 
 from verify_norm.cases import agreement, gpu_memory, make, placement
-from verify_norm.checks import CHECKS, honesty
+from verify_norm.checks import honesty
 from verify_norm.checks.relations.rerun import slow
 from verify_norm.core.contract import Contract
 from verify_norm.core.errors import one_line
-from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
+from verify_norm.core.finding import Finding, Note, Observed, OverProbable, SmallestError, Tried
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.layouts import layout_of
 from verify_norm.core.ops import OPS
@@ -29,9 +28,9 @@ from verify_norm.running.execute import Clock, Watch, execute
 from verify_norm.running.patience import LostError, Time, types
 from verify_norm.running.runners import Runner
 from verify_norm.running.surroundings import left
+from verify_norm.search.answers import ask
 from verify_norm.search.examined import NO_ROOM, Examined
 
-T = TypeVar("T")
 PAUSES = 0.0, 2.0, 10.0  # seconds before a case is examined again, while another process disturbs the GPU
 CROWDED = "CUDA fails while other processes hold most of the GPU's memory"
 
@@ -163,7 +162,7 @@ def _examine(
         return Examined(spec, unsupported=ran.problem)
     ran = replace(ran, rerun_seconds=rerun_seconds)
     with left([], case.arguments) if spec.further else nullcontext():  # further runs put back but a part of it
-        answers = _answers(ran, checks, announce)
+        answers = ask(ran, checks, announce)
     if functions and "honesty" in spec.further:
         answers.items += [("honesty", item) for item in honesty.replaced(kernel, spec, functions.replaced())]
     tried = answers.of(Tried)
@@ -190,44 +189,6 @@ def _examine(
         seconds=clock.seconds,
         dead=_dead(device) or any(item.ended for _, item in tried),
     )
-
-
-@dataclass(slots=True)
-class _Answers:
-    """What checks say of a run: the items that they yield, each with the name of its check.
-
-    `looked` and `left_out` are those of `Examined`.
-    """
-
-    items: list[tuple[str, object]] = field(default_factory=list)
-    looked: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-
-    def of(self, kind: type[T]) -> list[tuple[str, T]]:
-        """Return the items of a kind."""
-        return [(name, item) for name, item in self.items if isinstance(item, kind)]
-
-
-def _answers(run: Run, checks: tuple[str, ...], announce: Callable[[str], None]) -> _Answers:
-    """Return what these checks say of a run; after a thread of the kernel has ended, no further one looks."""
-    answers = _Answers()
-    for name in checks:
-        check = CHECKS[name]
-        if not check.looks(run):
-            continue
-        announce(name)
-        items = None
-        with gpu_memory.WhereItFits():
-            items = list(check.function(run))
-        if items is None:
-            answers.left_out.append(name)
-            continue
-        answers.items += [(name, item) for item in items]
-        if NoData() not in items:
-            answers.looked.append(name)
-        if any(isinstance(item, Tried) and item.ended for item in items):
-            break
-    return answers
 
 
 def _watch(functions: Functions, spec: CaseSpec) -> Sequence[Watch]:
