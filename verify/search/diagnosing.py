@@ -162,7 +162,7 @@ class _Group:
 
     def again(self, finding: Finding, fields: dict[str, Any]) -> Examined:
         """Return the finding's smallest case, judged by its check under the contract with these fields."""
-        return self.trial.under(self.weaker.contract(fields), finding.spec, (finding.during or finding.check,))
+        return self.trial.under(self.weaker.contract(fields), finding.spec, (finding.shown_by,))
 
     def explains(self, fields: dict[str, Any]) -> bool:
         """Return whether it takes each finding from its smallest case, in which a check that found one looks again."""
@@ -174,9 +174,9 @@ class _Group:
 
         What a kernel may overwrite shares no memory: in a case that is changed so, the kernel's own contract finds it.
         """
-        spec, name = _fitted(finding.spec, self.weaker.contract(fields)), finding.during or finding.check
+        spec = _fitted(finding.spec, self.weaker.contract(fields))
         if spec != finding.spec:
-            own = self.trial.under(self.trial.kernel.contract, spec, (name,))
+            own = self.trial.under(self.trial.kernel.contract, spec, (finding.shown_by,))
             if not _shows(own, finding):
                 return False
         return self.vanishes(finding, fields)
@@ -202,9 +202,9 @@ class _Group:
 
     def looks_again(self, finding: Finding, fields: dict[str, Any]) -> bool:
         """Return whether the check looks again, in as many ways; where it judges elements, at the one that it found."""
-        name, before, after = finding.during or finding.check, self.again(finding, {}), self.again(finding, fields)
-        ways = {way for way in before.ways if way[0] == name}
-        if name not in after.looked or not ways.issubset(after.ways):
+        before, after = self.again(finding, {}), self.again(finding, fields)
+        ways = {(check, way) for check, way in before.ways if check == finding.shown_by}
+        if finding.shown_by not in after.looked or not ways.issubset(after.ways):
             return False
         if finding.check not in BOUNDED or finding.index is None or finding.output is None:
             return True
@@ -230,7 +230,7 @@ class _Group:
     @cached_property
     def own(self) -> tuple[str, ...]:
         """The checks that found something."""
-        return tuple(dict.fromkeys(f.during or f.check for f in self.findings))
+        return tuple(dict.fromkeys(finding.shown_by for finding in self.findings))
 
     @cached_property
     def others(self) -> list[CaseSpec]:

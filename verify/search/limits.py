@@ -91,8 +91,8 @@ def separating(kernel: Kernel, failed: Sequence[CaseSpec], ran: Iterable[CaseSpe
     A threshold is the number of a problem that is `said`, where one is there. Some cases outside may pass: wrong
     elements of zeros are zeros. Thresholds come last, since chance finds some.
     """
-    op, wrong = OPS[kernel.op], list(dict.fromkeys(failed))
-    right = [spec for spec in ran if spec not in {*wrong}]
+    op, all_wrong = OPS[kernel.op], set(failed)
+    wrong, right = list(dict.fromkeys(failed)), [spec for spec in ran if spec not in all_wrong]
     clauses: list[str] = []
     named = _thresholds_in(said) - {n for spec in wrong for n in spec.shape}  # a problem may say which sizes it got
     while wrong and len(clauses) < MOST_CLAUSES:

@@ -173,7 +173,7 @@ def _reduced(state: Collector, finding: Finding, deadline: float, small: list[Ca
         if time.perf_counter() > deadline or spec.dtype not in state.settings.dtypes:
             return False
         left = max(deadline - time.perf_counter(), 1.0)
-        examined = _again(state, spec, (finding.during or finding.check,), left=left)
+        examined = _again(state, spec, (finding.shown_by,), left=left)
         same = next((one for one in examined.findings if (one.check, one.output) == key), None)
         if same is None or state.excuse(examined):
             shown[spec] = finding
@@ -182,7 +182,7 @@ def _reduced(state: Collector, finding: Finding, deadline: float, small: list[Ca
         return True
 
     start = next((spec for spec in dict.fromkeys(small) if fails(spec)), finding.spec)
-    smallest = reduce(start, OPS[state.kernel.op], fails, finding.during or finding.check)
+    smallest = reduce(start, OPS[state.kernel.op], fails, finding.shown_by)
     for spec in dict.fromkeys((smallest, finding.spec)):
         if not state.runner.fresh() or fails(spec) or time.perf_counter() > deadline:
             return state.counted(shown[spec])
