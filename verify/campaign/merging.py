@@ -1,5 +1,6 @@
 """Makes one report of the reports of a kernel's units."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -69,10 +70,11 @@ def _by(found: Iterable[Sequence[T]], key: tuple[str, ...], merge: Callable[[T, 
 
 
 def _sums(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    kept: dict[str, int] = {}
+    """Return the sums of counts by name, in alphabetical order."""
+    sums: Counter[str] = Counter()
     for one in counts:
-        kept |= {name: kept.get(name, 0) + number for name, number in one.items()}
-    return dict(sorted(kept.items()))
+        sums.update(one)
+    return dict(sorted(sums.items()))
 
 
 def _finding(one: Finding, other: Finding) -> Finding:

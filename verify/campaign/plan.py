@@ -114,7 +114,7 @@ def checked(keys: Mapping[str, Any], path: str = "") -> Plan:
         plan = Plan(**keys)
     except ValidationError as error:
         place = error.errors()[0]["loc"]
-        if place[0] == "kernels" and len(place) > 1:
+        if place[:1] == ("kernels",) and len(place) > 1:
             entry = f"kernels, entry {int(place[1]) + 1}: "
             raise UsageError(f"{where}{entry}{explained(error, Listed)}") from None
         raise UsageError(f"{where}{explained(error, Plan)}") from None

@@ -140,17 +140,20 @@ def lacking(found: Summary) -> list[str]:
 
 def summarize(store: Store, shard: Shard = WHOLE) -> Summary:
     """Return what the store says of the units of a shard."""
-    of_shard = f"FROM {{}} JOIN units ON unit = id WHERE number % {shard.n} = {shard.i - 1}"
+
+    def of_shard(table: str) -> str:
+        return f"FROM {table} JOIN units ON unit = id WHERE number % {shard.n} = {shard.i - 1}"
+
     units = [unit for unit in store.units() if unit in shard]
     by_id = {unit.id: unit for unit in units}
     columns = ", ".join(_Met._fields)
-    outcomes = [_Met(*row) for row in store.query(f"SELECT {columns} {of_shard.format('outcomes')} ORDER BY number")]
+    outcomes = [_Met(*row) for row in store.query(f"SELECT {columns} {of_shard('outcomes')} ORDER BY number")]
     found = store.query(
         'SELECT min(number), kernel, op, "check", output, sum(cases), message, replay '
-        f'{of_shard.format("findings")} GROUP BY kernel, op, "check", output ORDER BY 1'
+        f'{of_shard("findings")} GROUP BY kernel, op, "check", output ORDER BY 1'
     )
     findings = tuple(Found(*row) for _, *row in found)
-    largest = store.query(f"SELECT kernel, op, max(ratio) {of_shard.format('errors')} GROUP BY kernel, op")
+    largest = store.query(f"SELECT kernel, op, max(ratio) {of_shard('errors')} GROUP BY kernel, op")
     met = {one.unit for one in outcomes}
     rate, left = _speed(outcomes, len(units) - sum(not one.problem for one in outcomes))
     unfinished = [one for one in outcomes if one.verdict == Exit.INCOMPLETE.name]
