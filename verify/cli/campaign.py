@@ -92,12 +92,7 @@ def run(
     own = {name: value for name, value in given.items() if _explicit(context, name)}  # keys of a plan
     more = {"seconds": seconds, "block": block, "configs": configs, "accelerators": accelerators}
     own |= {name: value for name, value in more.items() if value is not None}
-    if kernel:
-        own["kernels"] = [{"kernel": name, "op": op, "bind": bind} for name in kernel]
-    elif not plan:
-        raise UsageError("expected a plan, such as verify-norm campaign plan.toml, or --kernel")
-    elif op or bind:
-        raise UsageError(f"{'--op' if op else '--bind'} belongs to --kernel; in a plan it is a key of a kernel")
+    own |= _kernels(plan, kernel or [], op, bind)
     path = store or _beside(plan, share)
     asked = checked((read(plan) if plan else {}) | own, plan)
     files.writable(path, ours=("SQLite format 3",))
@@ -121,6 +116,17 @@ def run(
         found = summary.summarize(written, share)
     campaign.show(found, terminal.console())
     return found.verdict
+
+
+def _kernels(plan: str, names: list[str], op: str, bind: str) -> dict[str, Any]:
+    """Return the key of a plan for the kernels that the command line names; raises UsageError if nothing names any."""
+    if names:
+        return {"kernels": [{"kernel": name, "op": op, "bind": bind} for name in names]}
+    if not plan:
+        raise UsageError("expected a plan, such as verify-norm campaign plan.toml, or --kernel")
+    if op or bind:
+        raise UsageError(f"{'--op' if op else '--bind'} belongs to --kernel; in a plan it is a key of a kernel")
+    return {}
 
 
 def _explicit(context: typer.Context, name: str) -> bool:

@@ -128,11 +128,14 @@ def _show(documents: tuple[Document, ...]) -> None:
 
 def _complain_of_gaps(reports: list[Report]) -> None:
     """Say which reports checked nothing, or are incomplete, why, and what to do."""
+    several_kernels = len({report.kernel for report in reports}) > 1
     for report in reports:
         if report.verdict is Exit.NOTHING:
-            of = report.op if len(reports) > 1 else ""  # what the others are not of
-            if len({one.kernel for one in reports}) > 1:
+            of = ""
+            if several_kernels:
                 of = report.kernel
+            elif len(reports) > 1:  # the directions of one
+                of = report.op
             complain(unchecked(report, of=of))
         elif report.verdict is Exit.INCOMPLETE:
             complain(f"incomplete: {report.unfinished}; {RESUMED if report.interrupted else MORE}")
