@@ -76,6 +76,8 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "search.collector": ("search/test_counts.py", EXAMPLES),  # the others are whole runs, of seconds
     "search.reporting": ("search/test_counts.py", EXAMPLES),
     "search.examine": (*MIRROR, "search/test_collector.py", "search/test_search.py"),
+    "search.answers": ("search/test_examine.py", "search/test_collector.py", EXAMPLES),
+    "search.weaker": ("search/test_diagnosing.py", EXAMPLES),
 }
 LONG = ("core/test_nearest.py",)  # try only the modules that they mirror
 PREFIX = "verify_norm."

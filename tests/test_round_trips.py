@@ -27,7 +27,7 @@ from verify_norm.loading import registry
 from verify_norm.report import documents
 from verify_norm.report.compare.model import RunComparison
 from verify_norm.search import corpus
-from verify_norm.search.examine import Examined
+from verify_norm.search.examined import Examined
 from verify_norm.search.journal import Journal
 from verify_norm.validation import zoo
 from verify_norm.validation.certify import Certificate

@@ -251,7 +251,7 @@ NOWHERE = [
 
 def places(keys, jobs, has):
     nodes = [{"Alive": True, "Resources": one} for one in has] + [{"Alive": False, "Resources": HOST}]
-    return on_ray._places(checked({"kernels": ["k"]} | keys), jobs, nodes)
+    return joined.places(checked({"kernels": ["k"]} | keys), jobs, nodes)
 
 
 @pytest.mark.parametrize(("keys", "jobs", "has", "found"), PLACES)

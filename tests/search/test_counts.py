@@ -18,7 +18,7 @@ from verify_norm.running.isolate import InProcess
 from verify_norm.running.untrusted.runner import UNSEEN
 from verify_norm.search import collector, reporting
 from verify_norm.search.collector import Collector
-from verify_norm.search.examine import NO_ROOM, Examined
+from verify_norm.search.examined import NO_ROOM, Examined
 from verify_norm.search.limits import Raised, wording
 
 SPECS = CaseSpec((3, 5), x_layout="far"), CaseSpec((2, 7), x_layout="far", seed=1)

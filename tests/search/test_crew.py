@@ -16,7 +16,7 @@ from verify_norm.core.work import Compiled, Work
 from verify_norm.running.isolate import InProcess, Isolated, StoppedError
 from verify_norm.search import crew
 from verify_norm.search.crew import Crew, Over, crowded, usual
-from verify_norm.search.examine import NO_ROOM, Examined
+from verify_norm.search.examined import NO_ROOM, Examined
 
 SPEC = CaseSpec((2, 8))
 WAIT = 10.0  # seconds, on a machine that does other things too

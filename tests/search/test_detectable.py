@@ -4,12 +4,12 @@ from math import inf
 
 from verify_norm.core.finding import SmallestError
 from verify_norm.core.spec import CaseSpec
-from verify_norm.search.detectable import RANK, DetectedErrors
+from verify_norm.search.detectable import RANK, DetectedErrors, ErrorOfCase
 
 
 def told(*said):
     """A DetectedErrors of (sign, shape, whether it is a corner case, the errors)."""
-    errors = [(SmallestError("y", sign, *e), CaseSpec(shape), corner) for sign, shape, corner, *e in said]
+    errors = [ErrorOfCase(SmallestError("y", sign, *e), CaseSpec(shape), corner) for sign, shape, corner, *e in said]
     return DetectedErrors(errors).detectable("accuracy", "y", "float32")
 
 

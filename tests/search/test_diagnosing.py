@@ -20,8 +20,10 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading.registry import load_directions, ready
 from verify_norm.search import diagnosing
-from verify_norm.search.diagnosing import FLEETING, FREE, LATE, Trial
-from verify_norm.search.examine import Examined, examine
+from verify_norm.search.diagnosing import FLEETING, LATE, Trial
+from verify_norm.search.examine import examine
+from verify_norm.search.examined import Examined
+from verify_norm.search.weaker import FREE, both
 
 STYLE = Path(__file__).parents[1] / "support" / "strangers" / "contracts_style.py"
 SHAPES = ((2,), (3, 40), (17, 8), (4, 300))
@@ -394,8 +396,12 @@ def test_only_fields_that_lose_much_have_to_show_in_typical_data(products, asks)
 
 def test_two_contracts_together_have_the_words_and_the_owners_of_both():
     one, other = Known("inplace=y:x", "it overwrites x", "vLLM"), Known("xhat=x", "x̂ is rounded", "Llama")
-    assert diagnosing._both(one, other) == Known("inplace=y:x,xhat=x", "it overwrites x; x̂ is rounded", "vLLM; Llama")
-    assert diagnosing._both(one, replace(other, whose="")).whose == "vLLM", "one that nobody is known for"
+    fields = {"inplace": ("y:x",)}, {"xhat": "x"}
+    known, changed = both((one, fields[0]), (other, fields[1]))
+    assert known == Known("inplace=y:x,xhat=x", "it overwrites x; x̂ is rounded", "vLLM; Llama")
+    assert changed == fields[0] | fields[1]
+    unowned = replace(other, whose=""), fields[1]
+    assert both((one, fields[0]), unowned)[0].whose == "vLLM", "one that nobody is known for"
 
 
 def group(kernel, findings, failing=None, judge=None, checks=("accuracy",), output="y", **fields):
@@ -535,7 +541,7 @@ def test_what_a_contract_allows_is_told_of_the_type_and_output_that_gain_most(
     kinds = (("float32", None), ("bfloat16", "float32"), ("bfloat16", None))[::step]
     specs = [CaseSpec((2, 8), *kind) for kind in kinds]
     of_output = group(BACKWARD, [finding(specs[0], output=output)], {("accuracy", output): specs}, output=output)
-    found = of_output.allowance(fields)
+    found = of_output.weaker.allowance(fields)
     assert (found.output, found.dtype, found.own, found.weaker) == expected
     assert found.case == diagnosing.allowance.words("layernorm_bwd")
 

@@ -11,7 +11,7 @@ from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.search import PRELOAD, directions
-from verify_norm.search.examine import Examined
+from verify_norm.search.examined import Examined
 from verify_norm.search.request import request
 
 

@@ -21,8 +21,10 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.running.patience import LostError
+from verify_norm.search import answers
 from verify_norm.search import examine as examining
-from verify_norm.search.examine import NO_ROOM, Examined, examine, examine_in
+from verify_norm.search.examine import examine, examine_in
+from verify_norm.search.examined import NO_ROOM, Examined
 from verify_norm.search.search import replay
 
 FULL = [
@@ -243,7 +245,7 @@ def fake(*items, looks=True, called=None):
 
 def examined_by(monkeypatch, checks, kernel=None, spec=SMALL, **options):
     """What these checks make of a case, and which of them were announced."""
-    monkeypatch.setattr(examining, "CHECKS", checks)
+    monkeypatch.setattr(answers, "CHECKS", checks)
     announced: list[str] = []
     kernel = kernel or Kernel("k", "rmsnorm_fwd", run=partial.right)
     return examine(kernel, spec, tuple(checks), "cpu", announced.append, **options), announced

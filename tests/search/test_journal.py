@@ -8,7 +8,7 @@ import pytest
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
-from verify_norm.search.examine import Examined
+from verify_norm.search.examined import Examined
 from verify_norm.search.journal import Journal, path_of, source
 
 FIRST, SECOND = (Examined(CaseSpec((2, n)), looked=("accuracy",)) for n in (3, 4))

@@ -32,7 +32,7 @@ from verify_norm.search import PRELOAD, sweep
 from verify_norm.search import search as searching
 from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew
-from verify_norm.search.examine import Examined
+from verify_norm.search.examined import Examined
 from verify_norm.search.search import replay, search
 
 DTYPES = ("float32", "float16", "bfloat16")

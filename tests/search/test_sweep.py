@@ -19,7 +19,7 @@ from verify_norm.search import sweep
 from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew, Lane, Over, at_once
 from verify_norm.search.drawing import OTHERS
-from verify_norm.search.examine import NO_MEMORY, Examined
+from verify_norm.search.examined import NO_MEMORY, Examined
 from verify_norm.search.pace import Pace
 from verify_norm.search.sweep import HANGS, Sweep
 
@@ -288,8 +288,8 @@ def test_the_cases_in_which_pairs_meet_are_those_beside_the_table_and_random_one
     monkeypatch.setattr(sweep, "covering_cases", lambda *given: asked.append(given) or SPECS[3:5])
 
     class Drawn:
-        def __init__(self, *given):
-            drawings.append([given])
+        def __init__(self, *given, **options):
+            drawings.append([given, options])
 
         def planned(self, usual_ones):
             return 3 * usual_ones
@@ -308,9 +308,15 @@ def test_the_cases_in_which_pairs_meet_are_those_beside_the_table_and_random_one
     made.run([])
     types = state.settings.dtypes
     assert asked == [(state, types, tuple(SPECS[:3]))]
-    functions = made.drawn, made.leave_out
-    given = (OPS["rmsnorm_fwd"], types, state.settings, state.pace, *functions, True, OTHERS["cpu"], made.left)
-    assert drawings == [[given, "before the pairs", 9 - 2]]
+    given = OPS["rmsnorm_fwd"], types, state.settings, state.pace
+    options = {
+        "one": made.drawn,
+        "leave_out": made.leave_out,
+        "left": made.left,
+        "frozen": True,
+        "others": OTHERS["cpu"],
+    }
+    assert drawings == [[given, options, "before the pairs", 9 - 2]]
     assert ran == SPECS[:5]
     assert state.planned == 3 + 2 + 3 * 7
 

@@ -12,18 +12,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import count, product
-from math import inf, isfinite, log2, log10, prod
+from math import inf, isfinite, log2, prod
 from typing import Any
 
 import numpy as np
 
 from verify_norm.auditing.model import Hunt, Worst
+from verify_norm.auditing.near import LIMITS, other_data, spec_near
 from verify_norm.cases import further_runs, make, strategies
 from verify_norm.cases.corners import corners
 from verify_norm.cases.exploration import MOST, explore
 from verify_norm.core import geometry, judge, packages
-from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.dtypes import Array
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case
@@ -35,8 +37,6 @@ DRAWN, EVOLVED = 0.25, 0.85  # fractions of the time at which these stages end
 FIRST = 16  # lines of the corner table to start from
 KEPT = 6  # worst specs of each output and measure
 POPULATION, GENERATIONS = 10, 8
-# Bounds of what is added to log10 of offset and eps, to log2 of the scales of x and dy, to log2 of two sizes.
-LIMITS = np.array([1.5, 2.0, 6.0, 6.0, 1.5, 1.5])
 Key = tuple[str, str]  # output, and "ratio" (error/bound) or "ulp"
 
 
@@ -58,7 +58,10 @@ class _TimeIsUpError(BaseException):
 
 @dataclass(slots=True)
 class _Search:
-    """The state of a hunt: the worst specs so far, each with its error and the stage that found it."""
+    """The state of a hunt: the worst specs so far, each with its error and the stage that found it.
+
+    `moved` has the largest errors for other data of these specs.
+    """
 
     kernel: Kernel
     device: str
@@ -105,7 +108,8 @@ class _Search:
     def worst(self) -> Iterator[Worst]:
         """Yield the worst case of each output in each measure."""
         for key in product(self.outputs, ("ratio", "ulp")):
-            if kept := self.best.get(key):
+            kept = self.best.get(key)
+            if kept:
                 value, spec, stage = kept[0]
                 yield Worst(*key, value, spec, stage, max(self.moved.get(key, 0.0), value))
 
@@ -150,9 +154,9 @@ def hunt(kernel: Kernel, options: HuntOptions) -> Hunt:
         search.run(first[0])  # imports and compilation do not count as search time
     began = time.perf_counter()
     stages: tuple[tuple[str, float, Callable[[], None]], ...] = (
-        ("drawn", DRAWN, lambda: _draw(search, first, dtypes, options.seed)),
-        ("evolved", EVOLVED, lambda: _evolve(search)),
-        ("moved", 1.0, lambda: _move(search)),
+        ("drawn", DRAWN, partial(_draw, search, first, dtypes, options.seed)),
+        ("evolved", EVOLVED, partial(_evolve, search)),
+        ("moved", 1.0, partial(_move, search)),
     )
     for name, end, stage in stages:
         search.stage, search.deadline = name, began + end * left
@@ -186,13 +190,12 @@ def _evolve(search: _Search) -> None:
 
     rng = search.rng
     for turn in count():
-        keys = [key for key, kept in search.best.items() if kept and kept[0][0] < MOST]
-        keys = [key for key in keys if key[1] == "ratio"] * 2 + [key for key in keys if key[1] == "ulp"]
-        keys = keys or [key for key, kept in search.best.items() if kept]
+        keys = _by_turns(search)
         if not keys:
             return
         key = keys[turn % len(keys)]
-        start = search.best[key][min(int(rng.exponential(1.5)), len(search.best[key]) - 1)][1]
+        kept = search.best[key]
+        _, start, _ = kept[min(int(rng.exponential(1.5)), len(kept) - 1)]  # mostly one of the worst
 
         def cost(v: Array, key: Key = key, start: CaseSpec = start) -> float:
             value = search.run(spec_near(start, v, rng, search.elements)).get(key, 0.0)
@@ -211,37 +214,29 @@ def _evolve(search: _Search) -> None:
         )
 
 
-def spec_near(spec: CaseSpec, v: Array, rng: np.random.Generator, elements: int) -> CaseSpec:
-    """Return a spec near this one with new data, of at most `elements` elements if it grows.
+def _by_turns(search: _Search) -> list[Key]:
+    """Return the outputs and measures that have a turn each, error/bound two: those whose worst error is below MOST.
 
-    A component of `v` within half of its limit changes nothing, so that one property can change alone.
+    If there are none, return all that have a case.
     """
-    v = np.where(np.abs(v) < LIMITS / 2, 0.0, np.sign(v) * (np.abs(v) - LIMITS / 2) * 2)
-    shape = list(spec.shape)
-    for axis, step in ((len(shape) - 1, v[4]), (0, v[5])):
-        if step and shape[axis] and (axis != 1 or spec.num_groups is None):  # the groups keep dividing the channels
-            shape[axis] = max(1, round(shape[axis] * 2**step))
-    if prod(shape) > elements:
-        shape = list(spec.shape)
-    return replace(
-        spec,
-        shape=tuple(shape),
-        offset=float(spec.offset * 10 ** v[0]),
-        eps=float(10 ** (log10(spec.eps) + v[1])) if spec.eps > 0 else spec.eps,
-        log2_scale=spec.log2_scale + round(float(v[2])),
-        dy_log2_scale=spec.dy_log2_scale + round(float(v[3])),
-        seed=int(rng.integers(2**32)),
-    )
+    with_cases = [key for key, kept in search.best.items() if kept]
+    finite = [key for key in with_cases if search.best[key][0][0] < MOST]
+    ratios, ulps = ([key for key in finite if key[1] == measure] for measure in ("ratio", "ulp"))
+    return [*ratios, *ratios, *ulps] or with_cases
 
 
 def _move(search: _Search) -> None:
     """Change the data of the worst specs step by step, and keep a change that enlarges the error, until time is up."""
     kernel, op = search.kernel, OPS[search.kernel.op]
-    worst = {key: kept[0] for key, kept in search.best.items() if kept and kept[0][0] < MOST}
-    worst = {key: one for key, one in worst.items() if one[1].special is None and prod(one[1].shape) > 0}
-    state: dict[Key, tuple[float, dict[str, Array | None]]] = {}
+    worst: dict[Key, tuple[float, CaseSpec]] = {}
+    for key, kept in search.best.items():
+        if kept:
+            value, spec, _ = kept[0]
+            if value < MOST and spec.special is None and prod(spec.shape) > 0:
+                worst[key] = value, spec
+    state: dict[Key, tuple[float, dict[str, Array | None]]] = {}  # the largest error, and the inputs that have it
     while worst:
-        for key, (value, spec, _) in worst.items():
+        for key, (value, spec) in worst.items():
             search.check_time()
             largest, exact = state.get(key) or (value, make.exact_inputs(spec, op))
             trial = other_data(spec, exact, search.rng)
@@ -251,24 +246,3 @@ def _move(search: _Search) -> None:
             found = measure(kernel, case, (key[0],)).get(key, 0.0)
             state[key] = (found, trial) if found > largest else (largest, exact)
             search.moved[key] = state[key][0]
-
-
-def other_data(spec: CaseSpec, exact: dict[str, Array | None], rng: np.random.Generator) -> dict[str, Array | None]:
-    """Return the inputs with one of them changed: some signs flipped, some elements exchanged, or noise added."""
-    names = [name for name in ("x", "residual", "residual_out", "dy") if exact.get(name) is not None]
-    name = str(rng.choice(names))
-    if getattr(spec, f"{name}_layout", "contiguous") in SHARED:
-        return dict(exact)
-    values = np.array(exact[name])
-    if not np.isfinite(values).all():
-        return dict(exact)
-    flat, form = values.reshape(-1), FORMATS[spec.dtype]
-    some = rng.integers(flat.size, size=max(1, int(flat.size ** rng.random())))
-    change = ("flip", "exchange", "noise")[rng.integers(3)]
-    if change == "flip":  # around the offset of x
-        flat[some] = -flat[some] if not spec.offset or name == "dy" else 2 * flat.mean() - flat[some]
-    elif change == "exchange":
-        flat[some] = flat[rng.permutation(some)]
-    else:
-        flat[some] += rng.standard_normal(some.size) * flat.std() * 2.0 ** -rng.integers(0, 20)
-    return exact | {name: form.round(np.clip(values, -form.largest, form.largest))}

@@ -43,10 +43,12 @@ class _Plan:
     def case(self, value: float, kernel: Kernel, device: str) -> Case | str:
         """Return the case of one step, or why there is none."""
         op, spec = OPS[kernel.op], self.spec(value)
-        if refused := geometry.refusal(spec, op) or kernel.refuses(spec):
+        refused = geometry.refusal(spec, op) or kernel.refuses(spec)
+        if refused:
             return refused
         exact = make.exact_inputs(spec, op)
-        exact = self.change(value, exact) if self.change else exact
+        if self.change is not None:
+            exact = self.change(value, exact)
         return make.build(spec, op, kernel.contract, device, exact, truth=True)
 
 
@@ -71,6 +73,7 @@ def ladders(
 
 
 def _plans(op: Op, dtype: str, seed: int) -> Iterator[_Plan]:
+    """Yield the ladders of an operator, for x of one type."""
     biased = op.forward is None and any(tensor.name == "bias" for tensor in op.inputs)  # a bias hides errors of y
 
     def sized(m: int, n: int) -> CaseSpec:
@@ -97,8 +100,9 @@ def _shape(op: Op, m: int, n: int) -> CaseSpec:
         return CaseSpec((m, n))
     if op.view == "channels":
         return CaseSpec((m, 4, max(n // 4, 1)))
-    grouped = "num_groups" in op.attrs
-    return CaseSpec((m, 2, max(n // 2, 1)) if grouped else (m, 2, n), num_groups=1 if grouped else None)
+    if "num_groups" in op.attrs:
+        return CaseSpec((m, 2, max(n // 2, 1)), num_groups=1)
+    return CaseSpec((m, 2, n))
 
 
 def _enlarge(spec: CaseSpec, op: Op, v: float, exact: dict[str, Array | None]) -> dict[str, Array | None]:
@@ -156,9 +160,11 @@ def _steps(run: Run, plan: _Plan, value: float) -> Iterator[tuple[tuple[str, str
             size, ratio = _error(case, name, expected, output.got), float(output.ratio.max(initial=0.0))
         elif run.problem is None:
             continue  # the kernel does not return it
-        algorithms = textbook.algorithms(case, name, sums=plan.sums)
-        all_values = {how.name: values[name] for how in algorithms if (values := compute(how)) is not None}
-        beside = {how: _error(case, name, expected, values) for how, values in all_values.items()}
+        beside = {}
+        for how in textbook.algorithms(case, name, sums=plan.sums):
+            values = compute(how)
+            if values is not None:
+                beside[how.name] = _error(case, name, expected, values[name])
         yield (name, expected.dtype), Rung(value, size, ratio, beside, None if plan.change else case.spec)
 
 

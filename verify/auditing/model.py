@@ -144,7 +144,7 @@ class Worst:
     measure: str  # "ratio" (error/bound) or "ulp"
     value: float
     spec: CaseSpec
-    found: str  # the stage of the hunt: "corpus", "drawn" or "evolved"
+    found: str  # in which stage of the hunt: "corpus", "drawn" or "evolved"
     beyond: float  # the error after the hunt also changed the data of the case; at least `value`
 
 
@@ -172,7 +172,8 @@ class Hunt:
 
     def ratio(self, output: str | None = None) -> float:
         """Return the largest error/bound that a spec replays, of one output or of all."""
-        return max((w.value for w in self.worst if w.measure == "ratio" and output in (None, w.output)), default=0.0)
+        of_output = (one for one in self.worst if output in (None, one.output))
+        return max((one.value for one in of_output if one.measure == "ratio"), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,9 @@ def algorithms(case: Case, output: str, *, sums: bool = False) -> tuple[Algorith
     """Return the algorithms that differ in this output: in their sums if `sums`, else in what the output shows."""
     if output in ("dweight", "dbias"):
         return SUMS + PARTIALS
-    return SUMS if sums or case.op.forward is not None or not stages.has_mean(case) else VARIANCES
+    if sums or case.op.forward is not None or not stages.has_mean(case):
+        return SUMS
+    return VARIANCES
 
 
 def view_of(case: Case) -> View:
@@ -145,6 +147,7 @@ def _kept(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _sum(t: F, axes: tuple[int, ...], how: Sum) -> F:
+    """Return Σ t over these axes, which keep the length 1."""
     return total(as_rows(t, axes), how).reshape(_kept(t.shape, axes))
 
 
@@ -176,6 +179,7 @@ def _divisor(case: Case, view: View) -> Any:
 
 
 def _welford(x: F, axes: tuple[int, ...]) -> tuple[F, F]:
+    """Return the mean and the variance over these axes, by Welford's updates."""
     rows, kept = as_rows(x, axes), _kept(x.shape, axes)
     mean: F = np.zeros(len(rows), F32)
     squares: F = np.zeros(len(rows), F32)
@@ -199,13 +203,17 @@ def _input(case: Case, view: View, name: str) -> F | None:
 
 
 def _forward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
+    """Return the outputs of a forward pass, in float32."""
     x, residual, w, b = (_input(case, view, name) for name in ("x", "residual", "weight", "bias"))
     assert x is not None
-    x = x if residual is None else _dropped(case, x) + residual
+    if residual is not None:
+        x = _dropped(case, x) + residual
     mean, rstd = _statistics(x, view.axes, case.spec.eps, how, centred=stages.has_mean(case), n=_divisor(case, view))
     y = (x - mean) * rstd
-    y = y if w is None else y * w
-    y = y if b is None else y + b
+    if w is not None:
+        y = y * w
+    if b is not None:
+        y = y + b
     amax = np.abs(y).max(initial=0.0).reshape(1)
     scale, expected = case.exact.get("scale"), case.expected.get("y")
     if case.op.quantized and scale is not None and expected is not None:
@@ -226,15 +234,18 @@ def _dropped(case: Case, h: F) -> F:
 
 
 def _backward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
+    """Return the gradients, in float32."""
     saved_x = "residual_out" if "residual_out" in case.exact else "x"
     x, dy, rstd = (np.asarray(_input(case, view, name)) for name in (saved_x, "dy", "rstd"))
     mean, w, dresidual = (_input(case, view, name) for name in ("mean", "weight", "dresidual_out"))
-    n, xhat = _divisor(case, view), (x - (np.zeros_like(rstd) if mean is None else mean)) * rstd
+    n, centre = _divisor(case, view), np.zeros_like(rstd) if mean is None else mean
+    xhat = (x - centre) * rstd
     g = dy if w is None else dy * w
     c1 = _sum(g * xhat, view.axes, how.total) / n
     c2 = _sum(g, view.axes, how.total) / n if stages.has_mean(case) else F32(0)
     dh = (g - (xhat * c1 + c2)) * rstd
-    dh = dh if dresidual is None else dh + dresidual
+    if dresidual is not None:
+        dh = dh + dresidual
     return {
         "dx": _dropped(case, dh),
         "dresidual": dh,

@@ -1,4 +1,4 @@
-"""A Ray cluster as a driver meets it: where it is, what its hosts are given, and whether its head is still there.
+"""A Ray cluster as a driver meets it: where it is, what its hosts have and are given, whether its head is still there.
 
 Ray is an optional package, which `actor.imported` imports.
 """
@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import verify_norm
+from verify_norm.campaign.accelerators import CPU
 from verify_norm.campaign.actor import imported
+from verify_norm.campaign.local import ONE_EACH
 from verify_norm.campaign.model import LostError
-from verify_norm.core.errors import UsageError, first_line
+from verify_norm.campaign.plan import Plan
+from verify_norm.core.errors import UsageError, first_line, one_of
 
 UNSHIPPED = [".git", "*.campaign", "*.campaign-*", "*.campaign.lock", "__pycache__"]  # of the working folder
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # the variable in which `ray job submit` says what its job has
@@ -64,20 +67,26 @@ def connect(address: str) -> None:
     """Join a cluster, and give its workers this package and the working folder. Raises UsageError."""
     _reach(address)
     job = json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {})
-    ships = {"py_modules": [str(Path(verify_norm.__file__).parent)], "working_dir": os.getcwd(), "excludes": UNSHIPPED}
-    ships = {} if "working_dir" in job else ships
+    ships: dict[str, Any] = {}
+    if "working_dir" not in job:
+        package = str(Path(verify_norm.__file__).parent)
+        ships = {"py_modules": [package], "working_dir": os.getcwd(), "excludes": UNSHIPPED}
     try:
         imported().init(address or None, runtime_env=ships, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:
-        hint = HINT * (REFUSED in why(error))
-        raise UsageError(f"--on ray{f'={address}' if address else ''}: {why(error)}{hint}") from error
+        option = f"--on ray={address}" if address else "--on ray"
+        hint = HINT if REFUSED in why(error) else ""
+        raise UsageError(f"{option}: {why(error)}{hint}") from error
 
 
 def _reach(address: str) -> None:
     """Raise UsageError if nothing answers at an address: Ray would try for minutes, and end this process."""
     address = address or os.environ.get("RAY_ADDRESS", "")
-    place = address.partition("://")[2 if "://" in address else 0]
-    if place.rpartition(":")[2].isdecimal() and (said := _silent(place)):  # Ray says what is wrong with others
+    place = address.partition("://")[2] if "://" in address else address
+    if not place.rpartition(":")[2].isdecimal():  # Ray says what is wrong with it
+        return
+    said = _silent(place)
+    if said:
         raise UsageError(f"--on ray: there is no cluster at {address}: {said}")
 
 
@@ -89,3 +98,44 @@ def _silent(place: str) -> str:
     except (OSError, OverflowError) as error:
         return getattr(error, "strerror", None) or str(error)
     return ""
+
+
+def places(plan: Plan, jobs: int | None, nodes: list[Any]) -> tuple[bool, dict[str, int]]:
+    """Return whether workers are on GPUs, and how many of each kind the cluster has; raises UsageError."""
+    resources = [node["Resources"] for node in nodes if node["Alive"]]
+    if ":" in plan.device:
+        raise UsageError(f"--on ray: Ray chooses the GPUs; take --device cuda, not {plan.device}")
+    if plan.device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"unknown device {plan.device!r}; there are: cpu, cuda")
+    gpus = int(sum(host.get("GPU", 0) for host in resources))
+    asks_for_gpus = plan.device == "cuda" or (plan.device == "auto" and gpus > 0)
+    if asks_for_gpus and plan.accelerators != (CPU,):
+        return True, _gpu_places(plan, jobs, resources, gpus)
+    return False, _cpu_places(plan, jobs, resources)
+
+
+def _gpu_places(plan: Plan, jobs: int | None, resources: list[Any], gpus: int) -> dict[str, int]:
+    """Return how many GPUs of each of the plan's accelerators there are; "" stands for any. Raises UsageError."""
+    if jobs is not None:
+        raise UsageError(ONE_EACH)
+    if not gpus:
+        raise UsageError("--on ray: the cluster has no GPU")
+    if not plan.accelerators:
+        return {"": gpus}
+    counts: dict[str, int] = {}
+    for host in resources:
+        for name in host:
+            mark, _, kind = name.partition(":")
+            if mark == "accelerator_type":
+                counts[kind] = counts.get(kind, 0) + int(host.get("GPU", 0))
+    return {kind: counts[one_of("accelerator of the cluster", kind, counts)] for kind in plan.accelerators}
+
+
+def _cpu_places(plan: Plan, jobs: int | None, resources: list[Any]) -> dict[str, int]:
+    """Return how many workers on cores there are, `jobs` at most. Raises UsageError."""
+    if plan.accelerators not in ((), (CPU,)):
+        raise UsageError(f"accelerators: expected cpu for a cluster without GPUs, got {', '.join(plan.accelerators)}")
+    cores = int(sum(host.get("CPU", 0) for host in resources))
+    if not cores:
+        raise UsageError("--on ray: the cluster has no core for a worker")
+    return {plan.accelerators[0] if plan.accelerators else "": min(cores, jobs or cores)}

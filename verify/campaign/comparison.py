@@ -27,7 +27,7 @@ class Compared:
 
 @dataclass(slots=True)
 class _On:
-    """What one accelerator has shown of a kernel; `open` are its units without a report or finding."""
+    """What one accelerator has shown of a kernel; `open` counts its units without a report or finding."""
 
     name: str
     open: int = 0
@@ -37,7 +37,7 @@ class _On:
 
 def compared(store: Store) -> tuple[Compared, ...]:
     """Return each kernel and type of a plan with several accelerators; nothing for another plan."""
-    of: defaultdict[tuple[str, ...], dict[str, _On]] = defaultdict(dict)
+    found: defaultdict[tuple[str, ...], dict[str, _On]] = defaultdict(dict)  # by kernel and type, then by accelerator
     key = 'kernel, op, dtype, bind, contract, units."only", accelerator'
     joined = "JOIN units ON unit = id WHERE accelerator != ''"
     units = (
@@ -45,15 +45,16 @@ def compared(store: Store) -> tuple[Compared, ...]:
         f"WHERE accelerator != '' GROUP BY {key} ORDER BY min(number)"
     )
     for *who, name, left in store.query(units):
-        of[tuple(who)][name] = _On(name, left)
+        found[tuple(who)][name] = _On(name, left)
     for *who, name, check, output in store.query(f'SELECT {key}, "check", output FROM findings {joined}'):
-        of[tuple(who)][name].findings[check, output or "the call"] = None
+        found[tuple(who)][name].findings[check, output or "the call"] = None
     for *who, name, trait, said in store.query(f"SELECT {key}, name, said FROM traits {joined} ORDER BY traits.rowid"):
-        of[tuple(who)][name].traits[trait] = said
-    return tuple(_compared(who, list(on.values())) for who, on in of.items() if len(on) > 1)
+        found[tuple(who)][name].traits[trait] = said
+    return tuple(_compared(who, list(on.values())) for who, on in found.items() if len(on) > 1)
 
 
 def _compared(who: tuple[str, ...], on: list[_On]) -> Compared:
+    """Return in what the accelerators that are done are unlike the first of them, and which are not done."""
     first, *others = [one for one in on if not one.open] or on
     lines = [line for other in others if not other.open for line in _differences(first, other)]
     lines += [f"not done on {one.name}" for one in on if one.open]
@@ -62,6 +63,7 @@ def _compared(who: tuple[str, ...], on: list[_On]) -> Compared:
 
 
 def _differences(one: _On, other: _On) -> Iterator[str]:
+    """Yield each difference of two accelerators in words."""
     for here, there in ((one, other), (other, one)):
         for check, output in here.findings:
             if (check, output) not in there.findings:
@@ -70,7 +72,8 @@ def _differences(one: _On, other: _On) -> Iterator[str]:
         said, says = one.traits.get(name, "not seen"), other.traits.get(name, "not seen")
         if name.startswith(BITS):
             pairs = [pair for pair in zip(said.split(","), says.split(","), strict=False) if NONE not in pair]
-            if unlike := sum(a != b for a, b in pairs):
+            unlike = sum(digest != its_digest for digest, its_digest in pairs)
+            if unlike:
                 output = name.removeprefix(BITS)
                 yield f"{output} has other bits on {other.name} than on {one.name} in {unlike} of {len(pairs)} cases"
         elif said != says:

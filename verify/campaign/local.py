@@ -78,6 +78,7 @@ class _Worker:
         return Outcome(unit.id, self.name, started, time.time(), ended=ended)
 
     def _started(self) -> ProcessPoolExecutor:
+        """Return the pool of the one process, which starts if there is none."""
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, self._context, worker.begin, (self._gpu,))
         return self._pool
@@ -112,8 +113,12 @@ class Local:
         self._settings = plan.settings | {"device": "cuda" if on_gpu else "cpu"}
         if on_gpu and jobs is not None:
             raise UsageError(ONE_EACH)
-        gpu_names = [place] if ":" in plan.device else [f"cuda:{number}" for number in range(gpus())]
-        names = gpu_names if on_gpu else [f"cpu {number}" for number in range(1, (jobs or cores()) + 1)]
+        if not on_gpu:
+            names = [f"cpu {number}" for number in range(1, (jobs or cores()) + 1)]
+        elif ":" in plan.device:
+            names = [place]
+        else:
+            names = [f"cuda:{number}" for number in range(gpus())]
         self._workers: list[_Worker] = []
         self._free: dict[str, SimpleQueue[_Worker]] = {}
         self.places: dict[str, int] = {}

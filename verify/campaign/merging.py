@@ -1,15 +1,18 @@
 """Makes one report of the reports of a kernel's units."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from operator import add
 from typing import Any, TypeVar
 
 from verify_norm.core.coverage import Coverage, Seen
 from verify_norm.core.diagnosis import Diagnosis
+from verify_norm.core.finding import Finding
 from verify_norm.core.results import Report
-from verify_norm.core.tally import CheckResult, Detectable, Skip
+from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
 from verify_norm.core.work import NOTHING, Work
 
 T = TypeVar("T")
@@ -29,10 +32,12 @@ def merged(reports: Sequence[Report]) -> Report:
         tables=any(one.settings.tables for one in reports),
     )
     diagnoses: dict[str | None, Diagnosis] = {}
-    for diagnosis in (diagnosis for one in reports for diagnosis in one.diagnoses):
-        diagnoses.setdefault(diagnosis.output, diagnosis)
+    for one in reports:
+        for diagnosis in one.diagnoses:
+            diagnoses.setdefault(diagnosis.output, diagnosis)
     outside = {one.outside for one in reports if one.findings}
-    covered, seen = ([getattr(one, name) for one in reports] for name in ("coverage", "seen"))
+    covered = [one.coverage for one in reports if one.coverage]
+    seen = [one.seen for one in reports if one.seen]
     return replace(
         first,
         settings=settings,
@@ -40,39 +45,40 @@ def merged(reports: Sequence[Report]) -> Report:
         cases=sum(one.cases for one in reports),
         seconds=sum(one.seconds for one in reports),
         seconds_in_kernel=sum(one.seconds_in_kernel for one in reports),
-        findings=_by((f for one in reports for f in one.findings), lambda f: (f.check, f.output), _finding),
-        tallies=_by(
-            (t for one in reports for t in one.tallies), lambda t: (t.output, t.dtype), lambda a, b: a.merge(b)
-        ),
-        checks=_by((c for one in reports for c in one.checks), lambda c: c.name, _check),
-        skipped=_by((s for one in reports for s in one.skipped), lambda s: (s.what, s.reason, s.limit), _skip),
+        findings=_by((one.findings for one in reports), ("check", "output"), _finding),
+        tallies=_by((one.tallies for one in reports), ("output", "dtype"), Tally.merge),
+        checks=_by((one.checks for one in reports), ("name",), _check),
+        skipped=_by((one.skipped for one in reports), ("what", "reason", "limit"), _skip),
         layouts=_sums(one.layouts for one in reports),
-        detectable=_by((d for one in reports for d in one.detectable), lambda d: (d.check, d.output, d.dtype), _least),
+        detectable=_by((one.detectable for one in reports), ("check", "output", "dtype"), _least),
         interrupted=any(one.interrupted for one in reports),
         diagnoses=tuple(diagnoses.values()),
         outside=outside.pop() if len(outside) == 1 else "",
-        coverage=reduce(_coverage, covered) if all(covered) else None,
-        seen=reduce(Seen.merge, seen) if all(seen) else None,
+        coverage=reduce(_coverage, covered) if len(covered) == len(reports) else None,
+        seen=reduce(Seen.merge, seen) if len(seen) == len(reports) else None,
         work=_work([one.work for one in reports if one.work]),
     )
 
 
-def _by(found: Iterable[T], key: Callable[[T], Any], merge: Callable[[T, T], T]) -> tuple[T, ...]:
-    """Return what is found, merged where the keys are equal."""
-    kept: dict[Any, T] = {}
-    for one in found:
-        kept[key(one)] = merge(kept[key(one)], one) if key(one) in kept else one
+def _by(found: Iterable[Sequence[T]], key: tuple[str, ...], merge: Callable[[T, T], T]) -> tuple[T, ...]:
+    """Return all that is found, merged where the fields of `key` are equal."""
+    kept: dict[tuple[Any, ...], T] = {}
+    for one in chain.from_iterable(found):
+        its_key = tuple(getattr(one, name) for name in key)
+        kept[its_key] = merge(kept[its_key], one) if its_key in kept else one
     return tuple(kept.values())
 
 
 def _sums(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    kept: dict[str, int] = {}
+    """Return the sums of counts by name, in alphabetical order."""
+    sums: Counter[str] = Counter()
     for one in counts:
-        kept |= {name: kept.get(name, 0) + number for name, number in one.items()}
-    return dict(sorted(kept.items()))
+        sums.update(one)
+    return dict(sorted(sums.items()))
 
 
-def _finding(one: Any, other: Any) -> Any:
+def _finding(one: Finding, other: Finding) -> Finding:
+    """Return the first finding, with the cases of both."""
     return replace(one, cases=one.cases + other.cases)
 
 
@@ -89,9 +95,9 @@ def _skip(one: Skip, other: Skip) -> Skip:
 
 def _least(one: Detectable, other: Detectable) -> Detectable:
     """Return the smaller errors: the cases of both detect at least what those of one do."""
-    told = [each for each in (one, other) if each.dropped is not None]
-    cases = sum(each.cases for each in told)
-    dropped = sum((each.dropped or 0.0) * each.cases for each in told) / cases if cases else None
+    tried = [(each.dropped, each.cases) for each in (one, other) if each.dropped is not None]
+    cases = sum(count for _, count in tried)
+    dropped = sum(share * count for share, count in tried) / cases if cases else None
     return replace(
         one,
         cases=one.cases + other.cases,
@@ -118,11 +124,12 @@ def _coverage(one: Coverage, other: Coverage) -> Coverage:
 def _work(works: Sequence[Work]) -> Work | None:
     if not works:
         return None
-    compiled = reduce(add, (one.compiled for one in works), NOTHING)
-    sums = {
-        f.name: sum(getattr(one, f.name) for one in works) for f in fields(Work) if f.name in ("started", "starting")
-    }
-    return Work(max(one.workers for one in works), **sums, compiled=compiled)
+    return Work(
+        workers=max(one.workers for one in works),
+        started=sum(one.started for one in works),
+        starting=sum(one.starting for one in works),
+        compiled=reduce(add, (one.compiled for one in works), NOTHING),
+    )
 
 
 def _environment(reports: Sequence[Report]) -> dict[str, str]:

@@ -17,10 +17,9 @@ class LostError(UsageError):
 class Unit:
     """One kernel in one type and one block of random cases; the first block also has the corner table.
 
-    `accelerator` is the one that it is for, such as "H100"; "" is any.
-
     `id` is a digest of all that determines the cases and their outcomes: the fields below, the settings of the plan and
-    the text of the kernel's file, whose digest is `source`. `number` is the place in the plan.
+    the text of the kernel's file, whose digest is `source`. `number` is the place in the plan. `accelerator` is the one
+    that it is for, such as "H100"; "" is any.
     """
 
     id: str
@@ -39,9 +38,8 @@ class Unit:
 
     def __str__(self) -> str:
         """Return the unit in words."""
-        return f"{self.kernel} ({self.op}), {self.dtype}, block {self.block}" + f", on {self.accelerator}" * bool(
-            self.accelerator
-        )
+        where = f", on {self.accelerator}" if self.accelerator else ""
+        return f"{self.kernel} ({self.op}), {self.dtype}, block {self.block}{where}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ from typing import Any
 from verify_norm.campaign import cluster, worker
 from verify_norm.campaign.accelerators import CPU
 from verify_norm.campaign.actor import Actor, Examine, Place, imported, versions
-from verify_norm.campaign.local import ONE_EACH
 from verify_norm.campaign.model import LOSSES, LostError, Outcome, Unit
 from verify_norm.campaign.plan import Plan
-from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.errors import UsageError
 
 WAITING = 0.2  # seconds until the workers that start are looked at again
 LOOKING = 1.0  # seconds until a thread that waits for an answer sees that the head is lost
@@ -83,7 +82,7 @@ class OnRay:
         self._free: dict[str, SimpleQueue[_Worker | Exception]] = {}
         self._host = threading.Thread(target=self._welcome, daemon=True)
         try:
-            self._on_gpu, self.places = _places(plan, jobs, ray.nodes())
+            self._on_gpu, self.places = cluster.places(plan, jobs, ray.nodes())
         except UsageError:
             self.close()
             raise
@@ -106,7 +105,8 @@ class OnRay:
         try:
             while not self._closed:
                 self._head.look()
-                begun = self._ray.wait(list(self._starting), timeout=WAITING)[0] if self._starting else ()
+                starting = list(self._starting)
+                begun = self._ray.wait(starting, timeout=WAITING)[0] if starting else ()
                 for reference in begun:
                     self._hand_over(self._starting.pop(reference), reference)
                 if not begun:
@@ -134,11 +134,13 @@ class OnRay:
             self._free[one.kind].put(self._named(one, place))
 
     def _named(self, one: _Worker, place: Place) -> _Worker:
-        here = versions()
-        other = next((name for name in here if place.versions.get(name) != here[name]), "")
-        if other:
-            raise UsageError(f"{place.host} has {other} {place.versions.get(other)}, here it is {here[other]}")
-        one.name = f"{place.host} {f'cuda:{place.gpu}' if self._on_gpu else f'{CPU} {one.number + 1}'}"
+        """Give a worker the name of its place; raises UsageError where it has other versions than this process."""
+        for name, version in versions().items():
+            its = place.versions.get(name)
+            if its != version:
+                raise UsageError(f"{place.host} has {name} {its}, here it is {version}")
+        unit = f"cuda:{place.gpu}" if self._on_gpu else f"{CPU} {one.number + 1}"
+        one.name = f"{place.host} {unit}"
         return one
 
     def examine(self, unit: Unit) -> Outcome:
@@ -154,6 +156,7 @@ class OnRay:
             raise LostError(f"--on ray: {cluster.why(error)}") from error
 
     def _examined(self, unit: Unit) -> Outcome:
+        """Return the outcome of a unit, of the first of a few workers whose host is not lost."""
         started, wrong = time.time(), self._ray.exceptions
         for _ in range(LOSSES):
             one = self._next(unit.accelerator)
@@ -195,6 +198,7 @@ class OnRay:
         return one
 
     def _replace(self, one: _Worker) -> None:
+        """End a worker, and ask for another one in its place."""
         self._ray.kill(one.actor)
         if not self._closed:
             self._start(one.number, one.kind)
@@ -207,10 +211,10 @@ class OnRay:
         self._tell(RuntimeError("the campaign has ended"))
         if self._host.is_alive():
             self._host.join()
-        gone = self._head.silent()  # Ray would wait for the head; without this process its workers end by themselves
-        for one in () if gone else self._workers.values():
-            with suppress(Exception):  # the cluster may be gone
-                self._ray.kill(one.actor)
+        if not self._head.silent():  # else Ray would wait for it; without this process its workers end by themselves
+            for one in self._workers.values():
+                with suppress(Exception):  # the cluster may be gone
+                    self._ray.kill(one.actor)
         self._inside.wait()
         if self._own:
             self._ray.shutdown()
@@ -220,32 +224,3 @@ def _of_host(error: Exception) -> bool:
     """Return whether a worker is lost because its host is, which is no fault of the unit."""
     unavailable = type(error).__name__ == "ActorUnavailableError"
     return unavailable or getattr(error, "preempted", False) or "node has died" in str(error)
-
-
-def _places(plan: Plan, jobs: int | None, nodes: list[Any]) -> tuple[bool, dict[str, int]]:
-    """Return whether workers are on GPUs, and how many of each kind the cluster has; raises UsageError."""
-    has = [node["Resources"] for node in nodes if node["Alive"]]
-    if ":" in plan.device:
-        raise UsageError(f"--on ray: Ray chooses the GPUs; take --device cuda, not {plan.device}")
-    if plan.device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"unknown device {plan.device!r}; there are: cpu, cuda")
-    gpus = int(sum(one.get("GPU", 0) for one in has))
-    on_gpu = plan.device != "cpu" and (plan.device == "cuda" or gpus > 0) and plan.accelerators != (CPU,)
-    if on_gpu and jobs is not None:
-        raise UsageError(ONE_EACH)
-    if not on_gpu and plan.accelerators not in ((), (CPU,)):
-        raise UsageError(f"accelerators: expected cpu for a cluster without GPUs, got {', '.join(plan.accelerators)}")
-    if on_gpu and not gpus:
-        raise UsageError("--on ray: the cluster has no GPU")
-    if not on_gpu:
-        cores = int(sum(one.get("CPU", 0) for one in has))
-        if not cores:
-            raise UsageError("--on ray: the cluster has no core for a worker")
-        return False, {plan.accelerators[0] if plan.accelerators else "": min(cores, jobs or cores)}
-    if not plan.accelerators:
-        return True, {"": gpus}
-    kinds = {name.partition(":")[2]: 0 for one in has for name in one if name.startswith("accelerator_type:")}
-    for one in has:
-        for name in kinds:
-            kinds[name] += int(one.get("GPU", 0)) if f"accelerator_type:{name}" in one else 0
-    return True, {kind: kinds[one_of("accelerator of the cluster", kind, kinds)] for kind in plan.accelerators}

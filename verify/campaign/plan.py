@@ -59,13 +59,11 @@ def _entries(value: Any) -> Any:
 def _kinds(value: Any) -> Any:
     """Return the names of accelerators: a list of them, or a text that separates them by commas; raise ValueError."""
     names = split(value) if isinstance(value, str) else value
-    if (
-        not names
-        or not isinstance(names, (list, tuple))
-        or not all(isinstance(one, str) and one.strip() for one in names)
-    ):
+    if not isinstance(names, (list, tuple)) or not names:
         raise ValueError
-    return tuple(dict.fromkeys(map(str.strip, names)))
+    if not all(isinstance(name, str) and name.strip() for name in names):
+        raise ValueError
+    return tuple(dict.fromkeys(name.strip() for name in names))
 
 
 class Plan(Options):
@@ -115,9 +113,11 @@ def checked(keys: Mapping[str, Any], path: str = "") -> Plan:
     try:
         plan = Plan(**keys)
     except ValidationError as error:
-        of_entry = error.errors()[0]["loc"][:1] == ("kernels",) and len(error.errors()[0]["loc"]) > 1
-        entry = f"kernels, entry {int(error.errors()[0]['loc'][1]) + 1}: " if of_entry else ""
-        raise UsageError(f"{where}{entry}{explained(error, Listed if entry else Plan)}") from None
+        place = error.errors()[0]["loc"]
+        if place[:1] == ("kernels",) and len(place) > 1:
+            entry = f"kernels, entry {int(place[1]) + 1}: "
+            raise UsageError(f"{where}{entry}{explained(error, Listed)}") from None
+        raise UsageError(f"{where}{explained(error, Plan)}") from None
     if plan.untrusted:
         raise UsageError(f"{where}untrusted: a campaign's seeds are known before it; use verify-norm --untrusted")
     return plan
@@ -130,14 +130,16 @@ def expand(plan: Plan, tell: Tell = lambda line: None, *, elsewhere: bool = Fals
     where a kernel cannot be found, imported or bound, or offers none of the types.
     """
     found: dict[str, Unit] = {}
+    device = "auto" if elsewhere and plan.device == "cuda" else plan.device
     for listed in plan.kernels:
-        for unit in _of_entry(plan, listed, tell, "auto" if elsewhere and plan.device == "cuda" else plan.device):
+        for unit in _of_entry(plan, listed, tell, device):
             found.setdefault(unit.id, unit)
     ordered = sorted(found.values(), key=lambda unit: unit.block)
     return tuple(replace(unit, number=number) for number, unit in enumerate(ordered))
 
 
 def _of_entry(plan: Plan, listed: Listed, tell: Tell, device: str) -> Iterator[Unit]:
+    """Yield the units of an entry of the plan, whose places in the plan are not known yet."""
     from verify_norm.search.request import interpret, request
 
     own = {name: getattr(listed, name) or getattr(plan, name) for name in ("contract", "only")}
@@ -150,7 +152,7 @@ def _of_entry(plan: Plan, listed: Listed, tell: Tell, device: str) -> Iterator[U
             offered = (dtype for dtype in plan.dtypes if dtype in kernel.dtypes)  # one at least: `request` looked
             for dtype, (block, examples) in product(offered, enumerate(blocks)):
                 who = (name, kernel.op, listed.bind, own["contract"], own["only"], dtype)
-                fields = (*who, block, plan.seed + block, examples, source_digest(kernel))
+                fields = (*who, block, plan.seed + block, examples, source_digest(kernel))  # as Unit has them
                 for accelerator in plan.accelerators or ("",):
                     yield Unit(_id(plan, (*fields, accelerator)), 0, *fields, accelerator)
 

@@ -34,9 +34,8 @@ def alone(unit: Unit, plan: Plan) -> str:
     options = {"--kernel": unit.kernel, "--op": unit.op, "--bind": unit.bind, "--contract": unit.contract}
     options |= {"--only": unit.only, "--checks": ",".join(plan.checks), "--dtype": unit.dtype}
     given = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
-    return " ".join(
-        ["verify-norm", *given, f"--examples {unit.examples} --seed {unit.seed} --seconds {plan.seconds:g}"]
-    )
+    numbers = f"--examples {unit.examples} --seed {unit.seed} --seconds {plan.seconds:g}"
+    return " ".join(["verify-norm", *given, numbers])
 
 
 def run(
@@ -83,13 +82,15 @@ def _examined(
                 return
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 unit, outcome = under_way.pop(future), future.result()
-                if outcome.ended and (times := store.lose(outcome)) < LOSSES:
+                if not outcome.ended:
+                    yield unit, outcome
+                    continue
+                times = store.lose(outcome)
+                if times < LOSSES:
                     waiting[unit.accelerator].appendleft(unit)
-                elif outcome.ended:
+                else:
                     words = f"the unit has ended the process of {times} workers; the last time {outcome.ended}"
                     yield unit, replace(outcome, ended=words)
-                else:
-                    yield unit, outcome
     finally:
         executor.close()
         threads.shutdown(cancel_futures=True)

@@ -99,6 +99,7 @@ class Store:
                 raise
 
     def _insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Enter rows, each with a value for every column."""
         for row in rows:
             self.database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
@@ -139,8 +140,8 @@ class Store:
                 self._insert("traits", ((unit.id, *trait) for trait in outcome.traits.items()))
                 for table, found in rows(report).items():
                     self._insert(table, ((unit.id, *row) for row in found))
-            times = (outcome.worker, outcome.started, outcome.finished, outcome.problem)
-            self._insert("outcomes", [(unit.id, outcome.verdict.name, *times, *counts(report))])
+            course = (outcome.worker, outcome.started, outcome.finished, outcome.problem)
+            self._insert("outcomes", [(unit.id, outcome.verdict.name, *course, *counts(report))])
 
     def lose(self, outcome: Outcome) -> int:
         """Note that a unit has ended the process of a worker, and return how often it has."""
@@ -167,7 +168,8 @@ class Store:
         rows = self.query(
             "SELECT report FROM outcomes JOIN units ON unit = id WHERE kernel = ? AND op = ? AND report IS NOT NULL "
             "ORDER BY number",
-            *(kernel, op),
+            kernel,
+            op,
         )
         return [unpacked(data) for (data,) in rows]
 
@@ -203,9 +205,8 @@ def refuse_other(facts: Mapping[str, str], stored: Mapping[str, str], path: str)
 def _refuse_foreign(database: sqlite3.Connection, path: str) -> None:
     """Raise UsageError where a file is no store of a campaign, or one of another version of its tables."""
     try:
-        (magic,), (version,) = (
-            database.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
-        )
+        (magic,) = database.execute("PRAGMA application_id").fetchone()
+        (version,) = database.execute("PRAGMA user_version").fetchone()
     except sqlite3.DatabaseError:
         magic = version = 0
     if magic != MAGIC:
@@ -245,6 +246,7 @@ def in_use(path: str) -> bool:
 
 
 def _unlock(path: str, lock: IO[str] | None) -> None:
+    """Remove and close the file of `_locked`, if there is one."""
     if lock is not None:
         with suppress(OSError):
             os.unlink(f"{path}.lock")

@@ -101,12 +101,11 @@ class Summary:
 
     def raise_for_findings(self) -> None:
         """Raise FindingsError if the campaign has findings, is incomplete or has units without a report."""
-        if not self.ok:
-            found = [
-                f"{one.kernel} ({one.op}) {one.check}: {one.message}\n  replay {one.replay}" for one in self.findings
-            ]
-            problems = [f"{unit}: {problem}" for unit, problem in self.problems]
-            raise FindingsError("\n".join([*found, *problems, *lacking(self)]))
+        if self.ok:
+            return
+        findings = [f"{f.kernel} ({f.op}) {f.check}: {f.message}\n  replay {f.replay}" for f in self.findings]
+        problems = [f"{unit}: {problem}" for unit, problem in self.problems]
+        raise FindingsError("\n".join([*findings, *problems, *lacking(self)]))
 
 
 class _Met(NamedTuple):
@@ -132,8 +131,8 @@ def lacking(found: Summary) -> list[str]:
     """Return what is not done, a line for each fact; nothing if all is."""
     lines = []
     if found.missing:
-        names = "; ".join(map(str, found.missing[:LISTED])) + "; …" * (len(found.missing) > LISTED)
-        lines.append(f"{len(found.missing):,} of {found.units:,} units are missing: {names}")
+        names = [*map(str, found.missing[:LISTED])] + (["…"] if len(found.missing) > LISTED else [])
+        lines.append(f"{len(found.missing):,} of {found.units:,} units are missing: {'; '.join(names)}")
     for unit, done, corners in found.incomplete:
         lines.append(f"{unit}: {done} of {corners} corner cases ran; give the plan more seconds")
     return lines
@@ -141,58 +140,62 @@ def lacking(found: Summary) -> list[str]:
 
 def summarize(store: Store, shard: Shard = WHOLE) -> Summary:
     """Return what the store says of the units of a shard."""
-    part = f"number % {shard.n} = {shard.i - 1}"
+
+    def of_shard(table: str) -> str:
+        return f"FROM {table} JOIN units ON unit = id WHERE number % {shard.n} = {shard.i - 1}"
+
     units = [unit for unit in store.units() if unit in shard]
-    of = {unit.id: unit for unit in units}
-    question = f"SELECT {', '.join(_Met._fields)} FROM outcomes JOIN units ON unit = id WHERE {part} ORDER BY number"
-    outcomes = [_Met(*row) for row in store.query(question)]
-    findings = tuple(
-        Found(*row[1:])
-        for row in store.query(
-            'SELECT min(number), kernel, op, "check", output, sum(cases), message, replay FROM findings '
-            f'JOIN units ON unit = id WHERE {part} GROUP BY kernel, op, "check", output ORDER BY 1'
-        )
+    by_id = {unit.id: unit for unit in units}
+    columns = ", ".join(_Met._fields)
+    outcomes = [_Met(*row) for row in store.query(f"SELECT {columns} {of_shard('outcomes')} ORDER BY number")]
+    found = store.query(
+        'SELECT min(number), kernel, op, "check", output, sum(cases), message, replay '
+        f'{of_shard("findings")} GROUP BY kernel, op, "check", output ORDER BY 1'
     )
-    ratios = {
-        (kernel, op): ratio
-        for kernel, op, ratio in store.query(
-            f"SELECT kernel, op, max(ratio) FROM errors JOIN units ON unit = id WHERE {part} GROUP BY kernel, op"
-        )
-    }
+    findings = tuple(Found(*row) for _, *row in found)
+    largest = store.query(f"SELECT kernel, op, max(ratio) {of_shard('errors')} GROUP BY kernel, op")
     met = {one.unit for one in outcomes}
     rate, left = _speed(outcomes, len(units) - sum(not one.problem for one in outcomes))
+    unfinished = [one for one in outcomes if one.verdict == Exit.INCOMPLETE.name]
     return Summary(
         store.path,
-        _rows(units, outcomes, findings, ratios),
-        findings,
-        tuple((of[one.unit], one.problem) for one in outcomes if one.problem),
-        tuple(unit for unit in units if unit.id not in met),
-        _workers(outcomes),
-        tuple((of[one.unit], one.corners_done, one.corners) for one in outcomes if one.verdict == Exit.INCOMPLETE.name),
-        rate,
-        left,
-        in_use(store.path),
-        json.loads(store.facts()["versions"]),
-        compared(store),
+        rows=_rows(units, outcomes, findings, {(kernel, op): ratio for kernel, op, ratio in largest}),
+        findings=findings,
+        problems=tuple((by_id[one.unit], one.problem) for one in outcomes if one.problem),
+        missing=tuple(unit for unit in units if unit.id not in met),
+        workers=_workers(outcomes),
+        incomplete=tuple((by_id[one.unit], one.corners_done, one.corners) for one in unfinished),
+        rate=rate,
+        left=left,
+        running=in_use(store.path),
+        versions=json.loads(store.facts()["versions"]),
+        compared=compared(store),
     )
 
 
 def _rows(
     units: Sequence[Unit], outcomes: Sequence[_Met], findings: Sequence[Found], ratios: Mapping[tuple[str, str], float]
 ) -> tuple[Row, ...]:
+    """Return the row of each kernel; `ratios` has the largest error/bound by kernel and operator."""
     by_unit = {one.unit: one for one in outcomes}
-    of: defaultdict[tuple[str, str], list[Unit]] = defaultdict(list)
+    by_kernel: defaultdict[tuple[str, str], list[Unit]] = defaultdict(list)
     for unit in units:
-        of[unit.kernel, unit.op].append(unit)
+        by_kernel[unit.kernel, unit.op].append(unit)
     rows = []
-    for (kernel, op), its in of.items():
-        found = [by_unit[unit.id] for unit in its if unit.id in by_unit]
-        done = sum(not one.problem for one in found)
-        count = sum((one.kernel, one.op) == (kernel, op) for one in findings)
-        seconds = sum(one.seconds for one in found)
-        cases, ratio = sum(one.cases for one in found), ratios.get((kernel, op))
-        verdict = _verdict(its, by_unit)
-        rows.append(Row(kernel, op, len(its), done, cases, count, ratio, seconds, verdict))
+    for (kernel, op), its_units in by_kernel.items():
+        its_outcomes = [by_unit[unit.id] for unit in its_units if unit.id in by_unit]
+        row = Row(
+            kernel,
+            op,
+            units=len(its_units),
+            done=sum(not one.problem for one in its_outcomes),
+            cases=sum(one.cases for one in its_outcomes),
+            findings=sum((one.kernel, one.op) == (kernel, op) for one in findings),
+            ratio=ratios.get((kernel, op)),
+            seconds=sum(one.seconds for one in its_outcomes),
+            verdict=_verdict(its_units, by_unit),
+        )
+        rows.append(row)
     return tuple(rows)
 
 
@@ -212,16 +215,15 @@ def _verdict(units: Sequence[Unit], outcomes: Mapping[str, _Met]) -> Exit:
 
 
 def _workers(outcomes: Sequence[_Met]) -> tuple[Worker, ...]:
-    of: defaultdict[str, list[_Met]] = defaultdict(list)
+    """Return what each worker has done, by its name."""
+    by_name: defaultdict[str, list[_Met]] = defaultdict(list)
     for one in outcomes:
-        of[one.worker].append(one)
-    return tuple(
-        Worker(
-            *(name, len(its), sum(one.cases for one in its), sum(one.seconds for one in its)),
-            max(one.finished for one in its),
-        )
-        for name, its in sorted(of.items())
-    )
+        by_name[one.worker].append(one)
+    workers = []
+    for name, its in sorted(by_name.items()):
+        cases, seconds = sum(one.cases for one in its), sum(one.seconds for one in its)
+        workers.append(Worker(name, len(its), cases, seconds, last=max(one.finished for one in its)))
+    return tuple(workers)
 
 
 def _speed(outcomes: Sequence[_Met], waiting: int) -> tuple[float, float | None]:

@@ -6,6 +6,7 @@ output with their histogram, the findings with replay lines, the cases of each c
 
 import json
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -51,14 +52,7 @@ CREATE TABLE traits (unit TEXT NOT NULL REFERENCES units, name TEXT NOT NULL, sa
 CREATE INDEX errors_unit ON errors (unit);
 CREATE INDEX findings_unit ON findings (unit);
 """
-OF_OUTCOME = (
-    "errors",
-    "findings",
-    "checks",
-    "coverage",
-    "traits",
-    "outcomes",
-)  # tables that an outcome has rows in, it last
+OF_OUTCOME = ("errors", "findings", "checks", "coverage", "traits", "outcomes")  # where an outcome has rows, it last
 _REPORT = TypeAdapter(Report)
 
 
@@ -83,14 +77,16 @@ def counts(report: Report | None) -> tuple[Any, ...]:
 
 def rows(report: Report) -> dict[str, list[tuple[Any, ...]]]:
     """Return the rows of a report by their table, without the unit."""
-    saw = report.seen
-    met = {"type": saw.types, "weight type": saw.weights, "layout": saw.layouts} if saw else {}
-    ways = {f"way of {check}": found for check, found in saw.ways.items()} if saw else {}
+    contents: dict[str, Mapping[str, int]] = {}
+    if report.seen is not None:
+        seen = report.seen
+        contents = {"type": seen.types, "weight type": seen.weights, "layout": seen.layouts}
+        contents |= {f"way of {check}": ways for check, ways in seen.ways.items()}
     return {
         "errors": [_errors(tally) for tally in report.tallies],
         "findings": [(f.check, f.output, f.cases, f.message, replay_line(report, f.spec)) for f in report.findings],
         "checks": [(check.name, check.cases, check.failed) for check in report.checks],
-        "coverage": [(what, name, cases) for what, found in (met | ways).items() for name, cases in found.items()],
+        "coverage": [(what, name, cases) for what, found in contents.items() for name, cases in found.items()],
     }
 
 

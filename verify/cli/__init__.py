@@ -35,7 +35,8 @@ def main() -> None:
         print("verify-norm: interrupted before there was a report", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except SystemExit as ended:
-        status += [INTERRUPTED] * (ended.code == INTERRUPTED)  # after some interrupted imports Python would kill itself
+        if ended.code == INTERRUPTED:  # after some interrupted imports Python would kill itself
+            status.append(INTERRUPTED)
         started = [one for one in threading.enumerate() if one not in before and not one.daemon]
         if started:
             # Before Python waits for them, if it ends at all: whoever calls this function may catch SystemExit.
@@ -59,8 +60,10 @@ def start_ahead(arguments: Sequence[str]) -> None:
 
     on_cpu = "--device=cpu" in arguments or ("--device", "cpu") in pairwise(arguments)
     seen = os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(map(os.path.exists, GPUS))
-    interpreted = (on_cpu or not seen) and not packages.without_triton()
-    fork_server.start_ahead(PRELOAD, **{"TRITON_INTERPRET": "1"} if interpreted else {})
+    environment = {}
+    if (on_cpu or not seen) and not packages.without_triton():
+        environment["TRITON_INTERPRET"] = "1"
+    fork_server.start_ahead(PRELOAD, **environment)
 
 
 def _leave(threads: Sequence[threading.Thread], code: object) -> None:

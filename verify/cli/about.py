@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from verify_norm.cli.console import complain
 from verify_norm.core.chains import is_chain
 from verify_norm.core.errors import LIST, one_of
+from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS, resolved
 from verify_norm.report.markup import escape
 from verify_norm.search.request import interpret
@@ -26,17 +28,22 @@ def list_() -> None:
     theirs = registered()
     for line in theirs.complaints:
         complain(line)
-    absent = {name: why for name, kernel in PEERS.items() if (why := missing(kernel))}
-    of = {why: ", ".join(name for name in absent if absent[name] == why) for why in absent.values()}
+    present: list[Kernel] = []
+    absent: defaultdict[str, list[str]] = defaultdict(list)  # names by the reason why they are not here
+    for kernel in PEERS.values():
+        reason = missing(kernel)
+        if reason:
+            absent[reason].append(kernel.name)
+        else:
+            present.append(kernel)
     _table("operators", [(o.name, ", ".join(t.name for t in o.outputs), o.summary) for o in OPS.values()])
     _table("checks", [(c.name, c.summary) for c in CHECKS.values()])
     _table("kernels", [(k.name, k.op, k.summary) for k in BUILTIN.values()])
-    there = [(k.name, k.op, k.summary) for k in PEERS.values() if k.name not in absent]
-    _table("kernels of other libraries", there)
+    _table("kernels of other libraries", [(k.name, k.op, k.summary) for k in present])
     named = [(k.name, k.op, f"{k.summary} (from {k.origin})".lstrip()) for k in theirs.kernels.values()]
     _table("kernels of other packages", named)
-    for why, names in of.items():
-        _print(f"{why}\n  {names}")
+    for reason, names in absent.items():
+        _print(f"{reason}\n  {', '.join(names)}")
 
 
 def _table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
@@ -129,6 +136,7 @@ TOPICS = {"contracts": _show_contracts, "only": _show_only, "cases": _show_cases
 
 
 def _describe_op(name: str) -> None:
+    """Print what an operator takes, returns and computes."""
     from verify_norm.report import operators, terminal
 
     op = OPS[name]
@@ -136,13 +144,16 @@ def _describe_op(name: str) -> None:
     _print(f"operator {name}({takes}) -> {', '.join(t.name for t in op.outputs)}\n{op.summary}\n")
     made = terminal.table("tensor", "", "shape", "type", words=4)
     for tensor in dict.fromkeys((*op.inputs, *op.outputs)):
-        way = "returned" if tensor in op.outputs else "may be None" if tensor.optional else ""
+        way = "may be None" if tensor.optional else ""
+        if tensor in op.outputs:
+            way = "returned"
         made.add_row(tensor.name, way, escape(operators.shape(tensor, op)), operators.dtype(tensor))
     terminal.console().print(made)
     _print(f"\n{operators.described(op)}\n")
 
 
 def _print(text: str) -> None:
+    """Print text as it is."""
     from rich.console import Console
 
     Console(highlight=False, emoji=False).print(escape(text))

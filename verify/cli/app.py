@@ -113,8 +113,9 @@ def _proofs(path: str, found: list[Request]) -> dict[tuple[str, str], tuple[Prov
 
 def _refuse_with_untrusted(others: dict[str, object], names: list[str]) -> None:
     """Raise UsageError for an option, or a name, with which an untrusted kernel would run in this process."""
-    for option in (option for option, value in others.items() if value):
-        raise UsageError(f"--untrusted and {option}: choose one of them")
+    for option, value in others.items():
+        if value:
+            raise UsageError(f"--untrusted and {option}: choose one of them")
     for name in names:
         if name.endswith(".py") or (":" in name and has_magic(name)):
             raise UsageError(
@@ -188,5 +189,6 @@ def main() -> None:
         out.flush()
         if out.failed:
             console.complain(f"cannot write to standard output: {out.failed}")
-            status = status if status in (Exit.FINDINGS, Exit.INTERNAL) else Exit.NOTHING
+            if status not in (Exit.FINDINGS, Exit.INTERNAL):
+                status = Exit.NOTHING
     sys.exit(int(status) if isinstance(status, int) else 0)

@@ -3,6 +3,7 @@
 import os
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from typing import Annotated
 
 import typer
@@ -50,6 +51,7 @@ def audit(
 
 
 def _announce(kernel: str, part: str) -> None:
+    """Print which part of an audit begins."""
     console.status(f"{kernel}: {part}")
 
 
@@ -73,14 +75,15 @@ def hunt(
     apart({"--json": json_path, "--corpus": corpus})
     files.writable(json_path)
     files.writable(corpus, ours=("",))  # what is no corpus is refused when it is read
-    given |= {"dtypes": dtype} if dtype else {}
+    if dtype:
+        given["dtypes"] = dtype
     known = corpus if os.path.exists(corpus) else ""  # without one, this hunt writes the first
     asked = request(
         kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=known, tell=console.complain
     )
     outputs = [[tensor.name for tensor in OPS[loaded.op].outputs] for loaded in asked.kernels]
     if output:
-        one_of("output", output, dict.fromkeys(name for names in outputs for name in names))
+        one_of("output", output, chain.from_iterable(outputs))
     from verify_norm.auditing.audit import hunted
     from verify_norm.auditing.hunt import HuntOptions
     from verify_norm.report import terminal

@@ -89,22 +89,19 @@ def run(
     from verify_norm.report import campaign, terminal
 
     share = Shard.of(shard)
-    own = {name: value for name, value in given.items() if _explicit(context, name)}
+    own = {name: value for name, value in given.items() if _explicit(context, name)}  # keys of a plan
     more = {"seconds": seconds, "block": block, "configs": configs, "accelerators": accelerators}
     own |= {name: value for name, value in more.items() if value is not None}
-    if kernel:
-        own["kernels"] = [{"kernel": name, "op": op, "bind": bind} for name in kernel]
-    elif not plan:
-        raise UsageError("expected a plan, such as verify-norm campaign plan.toml, or --kernel")
-    elif op or bind:
-        raise UsageError(f"{'--op' if op else '--bind'} belongs to --kernel; in a plan it is a key of a kernel")
+    own |= _kernels(plan, kernel or [], op, bind)
     path = store or _beside(plan, share)
     asked = checked((read(plan) if plan else {}) | own, plan)
     files.writable(path, ours=("SQLite format 3",))
     units = expand(asked, console.complain, elsewhere=not here(on))
-    where, mine = executor(on, asked, jobs), sum(unit in share for unit in units)
-    in_shard = f", {mine} of them in shard {shard}" * (share.n > 1)
-    console.status(f"{count(len(units), 'unit')}{in_shard}; store {path}")
+    where = executor(on, asked, jobs)
+    size = count(len(units), "unit")
+    if share.n > 1:
+        size += f", {sum(unit in share for unit in units)} of them in shard {shard}"
+    console.status(f"{size}; store {path}")
     stop = inf if stop_after is None else stop_after
     with _line() as tell:
 
@@ -121,7 +118,19 @@ def run(
     return found.verdict
 
 
+def _kernels(plan: str, names: list[str], op: str, bind: str) -> dict[str, Any]:
+    """Return the key of a plan for the kernels that the command line names; raises UsageError if nothing names any."""
+    if names:
+        return {"kernels": [{"kernel": name, "op": op, "bind": bind} for name in names]}
+    if not plan:
+        raise UsageError("expected a plan, such as verify-norm campaign plan.toml, or --kernel")
+    if op or bind:
+        raise UsageError(f"{'--op' if op else '--bind'} belongs to --kernel; in a plan it is a key of a kernel")
+    return {}
+
+
 def _explicit(context: typer.Context, name: str) -> bool:
+    """Return whether the command line has an option."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -130,7 +139,8 @@ def _beside(plan: str, shard: Any) -> str:
     """Return where a plan's outcomes are kept if the user does not say: beside it, each shard in a file of its own."""
     if not plan:
         raise UsageError("--store: expected a file for the outcomes, since there is no plan whose name it could have")
-    return str(Path(plan).with_suffix(f".{shard.i}-of-{shard.n}.campaign" if shard.n > 1 else ".campaign"))
+    ending = f".{shard.i}-of-{shard.n}.campaign" if shard.n > 1 else ".campaign"
+    return str(Path(plan).with_suffix(ending))
 
 
 @contextmanager
@@ -204,11 +214,14 @@ def report(
         wanted = {one_of("kernel of the campaign", name, known) for name in kernel or known}
         reports = []
         if kernel or json_path or markdown_path:
-            of = ((row, stored.reports(row.kernel, row.op)) for row in found.rows if row.kernel in wanted)
-            reports = [merged(its) for _, its in of if its]
+            for row in found.rows:
+                of_units = stored.reports(row.kernel, row.op) if row.kernel in wanted else []
+                if of_units:
+                    reports.append(merged(of_units))
     if "-" not in (json_path, html, markdown_path):
-        for one in reports if kernel else ():
-            terminal.show_report(one, terminal.console())
+        if kernel:
+            for one in reports:
+                terminal.show_report(one, terminal.console())
         campaign.show(found, terminal.console())
     if (json_path or markdown_path or kernel) and not reports:
         raise UsageError(f"{file} has no report of {', '.join(sorted(wanted))} yet")
@@ -222,6 +235,7 @@ def report(
 
 
 def _page(found: Any, reports: list[Any]) -> str:
+    """Return the page of these reports; without any, that of the campaign."""
     from verify_norm.report.html import campaign, page
 
     return page.pages(*reports) if reports else campaign.page(found)

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from verify_norm import __version__
+from verify_norm.core.case_words import count
 from verify_norm.core.errors import Exit, UsageError, one_line, visible
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.results import Report
@@ -84,11 +85,11 @@ def _refused(error: Any) -> str:
         option, help_ = max(error.param.opts, key=len), error.param.help.rstrip(".")
         return f"{command}: expected {option}, got none; {help_}"
     if message.startswith("Got unexpected extra"):
-        count = len(context.command.collect_usage_pieces(context)) - 1
+        arguments = count(len(context.command.collect_usage_pieces(context)) - 1, "argument")
         got = message.partition("(")[2].rpartition("(")[2].rstrip(").")
         takes_kernel = any("--kernel" in param.opts for param in context.command.params)
-        instead = "; a kernel is given as --kernel" * takes_kernel
-        return f"{command}: expected {count} argument{'s' * (count != 1)}, got {got} too{instead}"
+        instead = "; a kernel is given as --kernel" if takes_kernel else ""
+        return f"{command}: expected {arguments}, got {got} too{instead}"
     return message
 
 
@@ -114,18 +115,20 @@ def search(kernel: Kernel, settings: Settings, *, resume: bool = False, first: I
     from verify_norm.search.search import search as run
 
     journal = Journal(path_of(kernel, settings), resume=resume)
-    if resume:
-        done = len(journal.done)
-        complain(
-            f"{done} cases are already done" if done else "nothing to resume: the search starts from the beginning"
-        )
+    if resume and journal.done:
+        complain(f"{len(journal.done)} cases are already done")
+    elif resume:
+        complain("nothing to resume: the search starts from the beginning")
     with progress(kernel.name) as update:
         return run(kernel, settings, update, journal, first=first)
 
 
 @contextmanager
 def progress(name: str, noun: str = "finding") -> Iterator[Callable[[int, int, int], None]]:
-    """Show a progress bar on a terminal; yield what moves it on: cases done, cases planned, and what was found."""
+    """Show a progress bar on a terminal; yield what moves it on: cases done, cases planned, and what was found.
+
+    `noun` is what was found, in the singular, such as "finding".
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -134,7 +137,7 @@ def progress(name: str, noun: str = "finding") -> Iterator[Callable[[int, int, i
         task = bar.add_task(name, total=None)
 
         def update(done: int, planned: int, found: int) -> None:
-            text = f"{name}: {found} {noun}{'s' * (found != 1)}" if found else name
+            text = f"{name}: {count(found, noun)}" if found else name
             bar.update(task, completed=done, total=planned, description=text)
 
         yield update

@@ -79,7 +79,8 @@ def _progress() -> Iterator[Callable[[Exhausted, float], None]]:
         asked, wrong = found.asked, sum(one.count for one in found.violations)
         left = duration((asked.last - found.done) / max(rate, 1e-9))
         done = f"{found.done - asked.first:,} of {asked.last - asked.first:,}"
-        return f"{asked.kernel}: {done}, {rate:,.0f} a second, {left} left" + f", {wrong:,} wrong" * bool(wrong)
+        line = f"{asked.kernel}: {done}, {rate:,.0f} a second, {left} left"
+        return f"{line}, {wrong:,} wrong" if wrong else line
 
     with console.err.status("") as line:
 

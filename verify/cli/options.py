@@ -57,9 +57,9 @@ def taking(name: str, **defaults: Any) -> Callable[[Callable[..., Any]], Callabl
     shared = [_parameter(option, defaults) for option in TAKES[name]]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        before: list[inspect.Parameter] = []
+        parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(function).parameters.values():
-            before += shared if parameter.name == "given" else [parameter]
+            parameters += shared if parameter.name == "given" else [parameter]
 
         @wraps(function)
         def command(**values: Any) -> Any:
@@ -67,8 +67,8 @@ def taking(name: str, **defaults: Any) -> Callable[[Callable[..., Any]], Callabl
             return function(given=given, **values)
 
         del command.__wrapped__  # typer reads the signature below instead
-        command.__signature__ = inspect.Signature(before)  # type: ignore[attr-defined]
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in before}
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command
 
     return decorate
@@ -80,12 +80,14 @@ def _parameter(name: str, defaults: dict[str, Any]) -> inspect.Parameter:
     default = defaults.get(name, field.default)
     kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not NoneType]
     ranges = (*field.metadata, *getattr(kinds[0], "__metadata__", ()))
-    least: list[Any] = [part.ge for part in ranges if isinstance(part, Ge)]
-    most: list[Any] = [part.le for part in ranges if isinstance(part, Le)]
+    least: Any = next((part.ge for part in ranges if isinstance(part, Ge)), None)
+    most: Any = next((part.le for part in ranges if isinstance(part, Le)), None)
     kind: Any = getattr(kinds[0], "__origin__", kinds[0])
-    if isinstance(default, (str, tuple)):
-        kind, default = str, default if isinstance(default, str) else ",".join(default)
-    option = typer.Option(flag.name, help=flag.help, min=least[0] if least else None, max=most[0] if most else None)
-    kind = kind | None if default is None else kind
-    annotation: Any = Annotated[kind, option]
+    if isinstance(default, tuple):
+        default = ",".join(default)
+    if isinstance(default, str):
+        kind = str
+    elif default is None:
+        kind = kind | None
+    annotation: Any = Annotated[kind, typer.Option(flag.name, help=flag.help, min=least, max=most)]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from verify_norm.core.results import worst_of
 if TYPE_CHECKING:
     from verify_norm.auditing.model import Document
     from verify_norm.core.regression import RegressionLimits
+    from verify_norm.core.results import Report
     from verify_norm.report.compare.model import RunComparison
 
 ACCEPTED = "or accept it with --allow-incomplete"
@@ -71,18 +73,12 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
     A report that checked nothing is an error if `all_of_them` were asked for, else only if none checked anything.
     A baseline is not compared with incomplete runs. Of `planned` directions, those after Ctrl-C have no report.
     """
-    from verify_norm.auditing.model import Audit, report_of
-    from verify_norm.report import audit, junit, markdown, terminal
+    from verify_norm.auditing.model import report_of
+    from verify_norm.report import junit, markdown
     from verify_norm.report.documents import dump
-    from verify_norm.report.summary import show_summary
 
-    for document in documents if to.shown else ():
-        if isinstance(document, Audit):
-            audit.show_audit(document, terminal.console())
-        else:
-            terminal.show_report(document, terminal.console())
-    if to.shown and len({report_of(document).kernel for document in documents}) > 1:
-        show_summary(documents, terminal.console())
+    if to.shown:
+        _show(documents)
     written = not to.json_path or _kept(dump(*documents), to.json_path)
     if to.html_path:
         from verify_norm.report.html.page import pages
@@ -99,13 +95,11 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
             complain(unequal)
     if to.junit_path:
         written &= _kept(junit.of(reports, compared, unequal, every=all_of_them), to.junit_path)
-    summarize(markdown.of(*documents) + ("\n" + markdown.of_comparison(compared) if compared else ""))
-    for report in reports:
-        if report.verdict is Exit.NOTHING:
-            several = len({report.kernel for report in reports}) > 1
-            complain(unchecked(report, of=report.kernel if several else report.op if len(reports) > 1 else ""))
-        elif report.verdict is Exit.INCOMPLETE:
-            complain(f"incomplete: {report.unfinished}; {RESUMED if report.interrupted else MORE}")
+    summary = markdown.of(*documents)
+    if compared is not None:
+        summary += f"\n{markdown.of_comparison(compared)}"
+    summarize(summary)
+    _complain_of_gaps(reports)
     if compared is not None and compared.worse:
         return Exit.FINDINGS
     verdict = _verdict(documents, every=all_of_them)
@@ -115,6 +109,36 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
     if not written and verdict is not Exit.FINDINGS:
         return Exit.NOTHING
     return Exit.NOTHING if unequal and verdict is Exit.PASS else verdict
+
+
+def _show(documents: tuple[Document, ...]) -> None:
+    """Print reports and audits, and if they are of several kernels a table of all."""
+    from verify_norm.auditing.model import Audit, report_of
+    from verify_norm.report import audit, terminal
+    from verify_norm.report.summary import show_summary
+
+    for document in documents:
+        if isinstance(document, Audit):
+            audit.show_audit(document, terminal.console())
+        else:
+            terminal.show_report(document, terminal.console())
+    if len({report_of(document).kernel for document in documents}) > 1:
+        show_summary(documents, terminal.console())
+
+
+def _complain_of_gaps(reports: list[Report]) -> None:
+    """Say which reports checked nothing, or are incomplete, why, and what to do."""
+    several_kernels = len({report.kernel for report in reports}) > 1
+    for report in reports:
+        if report.verdict is Exit.NOTHING:
+            of = ""
+            if several_kernels:
+                of = report.kernel
+            elif len(reports) > 1:  # the directions of one
+                of = report.op
+            complain(unchecked(report, of=of))
+        elif report.verdict is Exit.INCOMPLETE:
+            complain(f"incomplete: {report.unfinished}; {RESUMED if report.interrupted else MORE}")
 
 
 def _kept(text: str, path: str) -> bool:
@@ -131,9 +155,10 @@ def _verdict(documents: tuple[Document, ...], *, every: bool) -> Exit:
     """Return the worst verdict of any kernel; without `every`, a direction that checked nothing may be left out."""
     from verify_norm.auditing.model import report_of
 
-    kernels = dict.fromkeys(report_of(document).kernel for document in documents)
-    of = {name: [one.verdict for one in documents if report_of(one).kernel == name] for name in kernels}
-    return worst_of(worst_of(verdicts, every=every) for verdicts in of.values())
+    by_kernel: defaultdict[str, list[Exit]] = defaultdict(list)
+    for document in documents:
+        by_kernel[report_of(document).kernel].append(document.verdict)
+    return worst_of(worst_of(verdicts, every=every) for verdicts in by_kernel.values())
 
 
 def _compared(documents: tuple[Document, ...], to: Destinations) -> RunComparison | None:
@@ -156,8 +181,9 @@ def apart(written: Mapping[str, str], read: Iterable[str] = ()) -> None:
     for option, place in places.items():
         if place in map(_place, read):
             raise UsageError(f"cannot write {written[option]}: the command reads it")
-        if twins := [other for other in places if other != option and places[other] == place]:
-            raise UsageError(f"{option} and {twins[0]} are both {written[option]}")
+        twin = next((other for other in places if other != option and places[other] == place), None)
+        if twin is not None:
+            raise UsageError(f"{option} and {twin} are both {written[option]}")
 
 
 def _place(path: str) -> str:

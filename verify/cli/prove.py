@@ -71,6 +71,7 @@ def prove(
 
 
 def _lengths(text: str) -> list[int]:
+    """Return the lengths of rows in a text; raises UsageError."""
     try:
         lengths = [int(part) for part in split(text)]
     except ValueError as error:
@@ -93,7 +94,8 @@ def _show(one: dict[str, Any], *, quiet: bool) -> None:
             typer.echo(f"    {reason['what']:<10}{reason['why']}{where}")
         return
     typer.echo(f"PROVED {head}")
-    typer.echo(f"    {'rows':<10}{one['domain']}" + f" alone: {one['alone']}" * bool(one["alone"]))
+    alone = f" alone: {one['alone']}" if one["alone"] else ""
+    typer.echo(f"    {'rows':<10}{one['domain']}{alone}")
     typer.echo(f"    {'outputs':<10}{', '.join(one['outputs'])}: within δ and half an ulp of the operator")
     typer.echo(f"    {'contract':<10}{one['contract']}")
     typer.echo(f"    {'checked':<10}{one['replayed']}")

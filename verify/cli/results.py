@@ -7,7 +7,7 @@ import typer
 from verify_norm.cli import options
 from verify_norm.cli.outputs import apart, summarize, write
 from verify_norm.core import files
-from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.errors import Exit, UsageError, one_of
 
 
 def compare(
@@ -39,7 +39,7 @@ def compare(
     page = markdown.of_comparison(found)
     write(page if markdown_path else "", markdown_path)
     summarize(page)
-    return 1 if found.worse else 0
+    return Exit.FINDINGS if found.worse else Exit.PASS
 
 
 def schema(
@@ -51,4 +51,4 @@ def schema(
     from verify_norm.report import schema as form
 
     write(form.text(one_of("kind of document", kind, form.KINDS)), "-")
-    return 0
+    return Exit.PASS

@@ -54,7 +54,7 @@ def same(
         if case is not None:
             found.append(compare.replay(one, other, case, settings))
             continue
-        with console.progress(one.op, "output that differs") as update:
+        with console.progress(one.op, "differing output") as update:
             found.append(compare.compare(one, other, settings, update, console.status))
         if found[-1].interrupted:
             break

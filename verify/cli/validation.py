@@ -69,11 +69,11 @@ def zoo(
     from verify_norm.validation import zoo as collection
     from verify_norm.validation.policies import POLICIES
 
-    chosen = [s for s in ZOO.values() if s.name.startswith(tuple(names or [""]))]
+    chosen = [example for example in ZOO.values() if example.name.startswith(tuple(names or [""]))]
     if not chosen:
         raise UsageError(f"no example's name begins with {' or '.join(names or [])}; verify-norm zoo runs all")
     there = list(collection.detectable(place))
-    run = [s for s in chosen if s in there]
+    run = [example for example in chosen if example in there]
     wanted = tuple(POLICIES if against == "all" else (one_of("policy", name, POLICIES) for name in split(against)))
     settings = Settings(**given | {"device": place})
     outcomes, interrupted = [], False
@@ -87,12 +87,14 @@ def zoo(
         interrupted = True
         console.complain(f"interrupted: {len(run) - len(outcomes)} of {len(run)} examples were not run")
     if json_path != "-":
-        form.show_zoo(outcomes, [s for s in chosen if s not in run], terminal.console())
+        form.show_zoo(outcomes, [example for example in chosen if example not in run], terminal.console())
     write_json(collection.dump(outcomes, settings, interrupted=interrupted), json_path)
     verdicts = [outcome.verdict for outcome in outcomes]
     if Exit.INTERNAL in verdicts:
         return Exit.INTERNAL
-    return worst_of([*verdicts, Exit.INCOMPLETE] if interrupted and not settings.allow_incomplete else verdicts)
+    if interrupted and not settings.allow_incomplete:
+        verdicts.append(Exit.INCOMPLETE)
+    return worst_of(verdicts)
 
 
 def certify(
@@ -120,7 +122,9 @@ def certify(
     if json_path != "-":
         form.show_certificate(proved, terminal.console())
     write_json(proved.jsonable(), json_path)
-    return Exit.PASS if proved.ok else Exit.FINDINGS if proved.failures else Exit.NOTHING
+    if proved.ok:
+        return Exit.PASS
+    return Exit.FINDINGS if proved.failures else Exit.NOTHING
 
 
 def gradcheck(
@@ -145,4 +149,6 @@ def gradcheck(
     if json_path != "-":
         print(form.text(report))
     write(form.dump(report) + "\n" if json_path else "", json_path)
-    return 2 if not report.checked else 0 if report.ok else 1
+    if not report.checked:
+        return Exit.NOTHING
+    return Exit.PASS if report.ok else Exit.FINDINGS

@@ -75,6 +75,11 @@ class Finding:
     condition: Condition | None = None
 
     @property
+    def shown_by(self) -> str:
+        """The check that has to run to show it again: that of the further run, for a crash in one."""
+        return self.during or self.check
+
+    @property
     def row(self) -> int | None:
         """The row, group or channel whose sum is wrong; None where `index` names an element."""
         of_sums = self.check in OF_SUMS and self.output in SUMMED and self.ulp is None

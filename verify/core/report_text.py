@@ -1,6 +1,9 @@
 """What is said of a Report: commands that run it again, its findings as text, and why it checked nothing."""
 
+from __future__ import annotations
+
 import shlex
+from typing import TYPE_CHECKING
 
 from verify_norm.core.case_words import case, count, told_apart
 from verify_norm.core.coverage import barely, of_time
@@ -9,10 +12,12 @@ from verify_norm.core.errors import Exit
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
 from verify_norm.core.only import joined
-from verify_norm.core.results import Report
 from verify_norm.core.serial import spec_text
 from verify_norm.core.settings import DEFAULTS
 from verify_norm.core.spec import CaseSpec
+
+if TYPE_CHECKING:
+    from verify_norm.core.results import Report  # which imports this module
 
 
 def unchecked(report: Report, of: str = "") -> str:
@@ -43,12 +48,20 @@ def gap(report: Report) -> str:
 
 def replay_line(report: Report, spec: CaseSpec) -> str:
     """Return the command that runs a case again; a call, if no command can find the kernel."""
-    own = report.settings.require_own
+    settings = report.settings
     if not report.target:
         text = spec_text(report.kernel, spec, report.op)
-        return f"verify_norm.replay(<the kernel>, {text!r}{', require_own=True' * own})"
-    line = command(report.kernel, report.op, spec, report.bind, report.settings.contract, report.settings.only)
-    return line + " --require-own" * own + " --untrusted" * report.settings.untrusted
+        own = ", require_own=True" if settings.require_own else ""
+        return f"verify_norm.replay(<the kernel>, {text!r}{own})"
+    line = command(report.kernel, report.op, spec, report.bind, settings.contract, settings.only)
+    return " ".join([line, *_flags(report)])
+
+
+def _flags(report: Report) -> list[str]:
+    """Return the switches of the run that a command repeats."""
+    settings = report.settings
+    given = {"--require-own": settings.require_own, "--untrusted": settings.untrusted}
+    return [name for name, is_set in given.items() if is_set]
 
 
 def command(kernel: str, op: str, spec: CaseSpec, bind: str = "", contract: str = "", only: str = "") -> str:
@@ -93,7 +106,8 @@ def run_line(report: Report, contract: str, only: str) -> str:
     settings = report.settings
     if not report.target:
         given = {"contract": contract, "only": only, "require_own": settings.require_own}
-        return f"verify_norm.verify(<the kernel>, {', '.join(f'{k}={v!r}' for k, v in given.items() if v)})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
+        return f"verify_norm.verify(<the kernel>, {arguments})"
     options = {
         "--kernel": report.kernel,
         "--op": report.op if report.op != report.kernel else "",
@@ -104,8 +118,7 @@ def run_line(report: Report, contract: str, only: str) -> str:
         "--only": only,
     }
     words = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
-    words += ["--require-own"] * settings.require_own + ["--untrusted"] * settings.untrusted
-    return " ".join(["verify-norm", *words])
+    return " ".join(["verify-norm", *words, *_flags(report)])
 
 
 def cases(report: Report) -> str:
@@ -121,7 +134,14 @@ def facts(report: Report, finding: Finding) -> dict[str, str]:
     valued = finding.got is not None and finding.want is not None
     off, allowed = finding.ulp, finding.allowed
     ulp, most = told_apart(0.0 if off is None else off, 0.0 if allowed is None else allowed)
-    away = [f"{ulp} ULP away"] * (off is not None) + [f"{most} allowed"] * (allowed is not None)
+    away = []
+    if off is not None:
+        away.append(f"{ulp} ULP away")
+    if allowed is not None:
+        away.append(f"{most} allowed")
+    seen_in = count(finding.cases, "case")
+    if finding.after > 1:
+        seen_in += f", first in case {finding.after}"
     rows = {
         "case": case(finding.spec),
         "data": str(finding.condition or ""),
@@ -129,7 +149,7 @@ def facts(report: Report, finding: Finding) -> dict[str, str]:
         "sum over": f"{finding.output} of row {finding.row}" if finding.row is not None else "",
         "got": repr(finding.got) if valued else "",
         "expected": f"{finding.want!r}   {', '.join(away)}".rstrip() if valued else "",
-        "seen in": count(finding.cases, "case") + f", first in case {finding.after}" * (finding.after > 1),
+        "seen in": seen_in,
         "during": finding.during or "",
         "contract": explanation(report, finding),
         "replay": replay_line(report, finding.spec),
@@ -146,9 +166,11 @@ def failures(report: Report) -> str:
     """Return all findings of a report, or why it does not pass without any; "" if it passes."""
     title = f"{report.kernel} ({report.op})" if report.op not in report.kernel else report.kernel
     if report.findings:
-        kinds = len(report.findings)
-        first = f"{title}: {kinds} finding{'s' * (kinds != 1)} in {cases(report)}"
+        lines = [f"{title}: {count(len(report.findings), 'finding')} in {cases(report)}"]
+        lines += [f"{finding.check}: {failure(report, finding)}" for finding in report.findings]
         settled, line = next_step(report)
-        last = [f"{settled}:\n  {line}"] if settled else []
-        return "\n".join((first, *(f"{f.check}: {failure(report, f)}" for f in report.findings), *last))
-    return f"{title}: {reason}" if (reason := gap(report)) else ""
+        if settled:
+            lines.append(f"{settled}:\n  {line}")
+        return "\n".join(lines)
+    reason = gap(report)
+    return f"{title}: {reason}" if reason else ""

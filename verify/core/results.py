@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from verify_norm.core import report_text
 from verify_norm.core.case_words import count
 from verify_norm.core.contract import Contract
 from verify_norm.core.coverage import Coverage, Seen, barely
@@ -82,18 +83,16 @@ class Report(Rendered):
 
     def __repr__(self) -> str:
         """Return the verdict on one line."""
-        from verify_norm.core.report_text import cases
-
-        return f"<Report {self.kernel} ({self.op}): {self.verdict.name}, {cases(self)}, {len(self.findings)} findings>"
+        who, cases = f"{self.kernel} ({self.op})", report_text.cases(self)
+        return f"<Report {who}: {self.verdict.name}, {cases}, {len(self.findings)} findings>"
 
     def raise_for_findings(self) -> None:
         """Raise FindingsError with all findings if there are any, if nothing was checked, or if the run is incomplete.
 
         An incomplete run is no error with `allow_incomplete`.
         """
-        from verify_norm.core.report_text import failures
-
-        if text := failures(self):
+        text = report_text.failures(self)
+        if text:
             raise FindingsError(text)
 
     @property
@@ -110,7 +109,8 @@ class Report(Rendered):
     def within(self) -> str:
         """Return " for 2-D input" if a kernel takes no other, ", within its limits" if it refuses cases in words."""
         taken = f" for {words(self.only)}" if self.only else ""
-        return taken + ", within its limits" * any(skip.limit for skip in self.skipped)
+        limited = any(skip.limit for skip in self.skipped)
+        return f"{taken}, within its limits" if limited else taken
 
     @property
     def unfinished(self) -> str:

@@ -68,6 +68,7 @@ def shared(a: Fingerprint, b: Fingerprint) -> Iterator[tuple[str, str]]:
 
 
 def _agree(one: Statement, other: Statement) -> bool:
+    """Return whether two statements have the same value, of an order the same tree."""
     return one.said == other.said and same_order(one.tree, other.tree)
 
 
@@ -77,9 +78,10 @@ def declared(a: Contract, b: Contract) -> Iterator[Declared]:
     >>> list(declared(Contract(), Contract(lanes=32)))
     [Declared(field='lanes', a='128', b='32')]
     """
-    for name in (one.name for one in fields(Contract)):
-        if getattr(a, name) != getattr(b, name):
-            yield Declared(name, str(getattr(a, name)), str(getattr(b, name)))
+    for field in fields(Contract):
+        one, other = getattr(a, field.name), getattr(b, field.name)
+        if one != other:
+            yield Declared(field.name, str(one), str(other))
 
 
 def exact_sums(walk: Walk, differences: tuple[Difference, ...]) -> Exact | None:
@@ -89,21 +91,32 @@ def exact_sums(walk: Walk, differences: tuple[Difference, ...]) -> Exact | None:
     pass still differs, the order of its sums is not why. It tells nothing unless random x of that size differ. A
     backward pass sums products with dy, which are not exact.
     """
-    of = next((one.spec for one in differences if one.gap.element is not None), None)
-    if of is None or walk.op.forward is not None or walk.op.view == "channels":
+    spec = next((one.spec for one in differences if one.gap.element is not None), None)
+    if spec is None or walk.op.forward is not None or walk.op.view == "channels":
         return None
-    plain = replace(of, offset=0.0, log2_scale=0, special=None, eps=EPS, data="normal")
-    length = max(size_of(plain, walk.op, "N"), LONG)
-    sizes = range(length + length % 2, length + LONG, 2)  # the first of whole channels
-    random = next(filter(None, (resized(plain, walk.op, "N", size, walk.settings.device) for size in sizes)), None)
+    plain = replace(spec, offset=0.0, log2_scale=0, special=None, eps=EPS, data="normal")
+    random = _with_long_rows(walk, plain)
     if random is None:
         return None
     exact = replace(random, data="alternating")
-    seen = {data: _over_seeds(walk, spec) for data, spec in (("random", random), ("exact", exact))}
-    return Exact(exact, tuple(sorted(seen["exact"]))) if seen["random"] else None
+    in_random, in_exact = _over_seeds(walk, random), _over_seeds(walk, exact)
+    return Exact(exact, tuple(sorted(in_exact))) if in_random else None
+
+
+def _with_long_rows(walk: Walk, spec: CaseSpec) -> CaseSpec | None:
+    """Return the case with an even N of LONG or more, the first that whole channels have; None if there is none."""
+    length = max(size_of(spec, walk.op, "N"), LONG)
+    for size in range(length + length % 2, length + LONG, 2):
+        longer = resized(spec, walk.op, "N", size, walk.settings.device)
+        if longer is not None:
+            return longer
+    return None
 
 
 def _over_seeds(walk: Walk, spec: CaseSpec) -> set[str]:
     """Return the outputs that differ in a case with any of a few seeds."""
-    cases = (walk.fitted(replace(spec, seed=seed)) for seed in range(SEEDS))
-    return {gap.output for case in cases for gap in walk.look(case).gaps if gap.output}
+    outputs = set()
+    for seed in range(SEEDS):
+        looked = walk.look(walk.fitted(replace(spec, seed=seed)))
+        outputs |= {gap.output for gap in looked.gaps if gap.output}
+    return outputs

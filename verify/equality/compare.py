@@ -91,11 +91,13 @@ def pair(first: tuple[Kernel, ...], second: tuple[Kernel, ...], *, single: bool 
 
 
 def _walk(a: Kernel, b: Kernel, settings: Settings, progress: Progress = lambda done, planned, found: None) -> Walk:
+    """Return a walk that has not begun, with a process for each kernel."""
     first, second = (runner(one, settings.device, isolate=settings.isolate, preload=PRELOAD) for one in (a, b))
     return Walk(OPS[a.op], settings, (first, second), progress)
 
 
 def _equality(walk: Walk, found: list[Difference], sizes: list[Onset], how: Arithmetic | None) -> Equality:
+    """Return the result; outputs in which a kernel differs from itself are among its differences no more."""
     a, b = (Subject(one.name, one.target, one.backend, one.contract, one.bind) for one in walk.kernels)
     notes = {f"isolation of {side}": runner.note for side, runner in zip(SIDES, walk.runners, strict=True)}
     moving = {one.gap.output for one in walk.unstable.values()}
@@ -105,14 +107,14 @@ def _equality(walk: Walk, found: list[Difference], sizes: list[Onset], how: Arit
         walk.op.name,
         walk.settings,
         environment(walk.settings.device) | notes,
-        walk.cases,
-        time.perf_counter() - walk.started,
-        walk.tallies(),
-        tuple(one for one in found if one.output not in moving),
-        tuple(walk.unstable.values()),
-        tuple(one for one in sizes if one.output not in moving),
-        how,
-        tuple(skips(walk.skipped, walk.too_slow)),
-        walk.coverage(),
-        walk.interrupted,
+        cases=walk.cases,
+        seconds=time.perf_counter() - walk.started,
+        tallies=walk.tallies(),
+        differences=tuple(one for one in found if one.output not in moving),
+        unstable=tuple(walk.unstable.values()),
+        onsets=tuple(one for one in sizes if one.output not in moving),
+        arithmetic=how,
+        skipped=tuple(skips(walk.skipped, walk.too_slow)),
+        coverage=walk.coverage(),
+        interrupted=walk.interrupted,
     )

@@ -232,10 +232,14 @@ def since(found: Equality, tally: Tally) -> str:
     """Return since which sizes an output differs, such as "y differs from N = 1025 on (identical up to 1024)"."""
     here = [one for one in found.onsets if (one.output, one.dtype) == (tally.output, tally.dtype)]
     sizes = [f"{one.axis} = {one.since} on (identical up to {one.equal})" for one in here if one.equal and one.sure]
-    often = f"in {tally.differing} of {count(tally.cases, 'case')}"
-    often += ", by signs of 0 alone" if tally.zeros == tally.differing else ""
-    often += ", too rarely to say from which size on" if not all(one.sure for one in here) and not sizes else ""
-    return f"{tally.output} differs " + (f"from {' and '.join(sizes)}, {often}" if sizes else often)
+    words = [f"in {tally.differing} of {count(tally.cases, 'case')}"]
+    if sizes:
+        words.insert(0, f"from {' and '.join(sizes)}")
+    if tally.zeros == tally.differing:
+        words.append("by signs of 0 alone")
+    if not sizes and not all(one.sure for one in here):
+        words.append("too rarely to say from which size on")
+    return f"{tally.output} differs {', '.join(words)}"
 
 
 def replay_line(found: Equality, spec: CaseSpec) -> str:
@@ -243,9 +247,11 @@ def replay_line(found: Equality, spec: CaseSpec) -> str:
     line = spec_text(found.a.kernel, spec, found.op)
     if not (found.a.target and found.b.target):
         return f"verify_norm.same(<A>, <B>, replay={line!r})"
-    binds = [f" --bind-{side} {shlex.quote(one.bind)}" for side, one in (("a", found.a), ("b", found.b)) if one.bind]
-    names = " ".join(shlex.quote(one.kernel) for one in (found.a, found.b))
-    return f"verify-norm same {names}{''.join(binds)} --replay {shlex.quote(line)}"
+    words = ["verify-norm same", shlex.quote(found.a.kernel), shlex.quote(found.b.kernel)]
+    for option, one in (("--bind-a", found.a), ("--bind-b", found.b)):
+        if one.bind:
+            words.append(f"{option} {shlex.quote(one.bind)}")
+    return " ".join([*words, f"--replay {shlex.quote(line)}"])
 
 
 def failures(found: Equality) -> list[str]:
@@ -262,7 +268,5 @@ def failures(found: Equality) -> list[str]:
 def nothing(found: Equality) -> str:
     """Return that nothing was compared, or almost nothing, and why."""
     why = "; ".join(dict.fromkeys(f"{skip.what}: {skip.reason}" for skip in found.skipped))
-    done = (
-        f"outputs were compared in {found.coverage.compared} of {count(found.cases + found.coverage.refused, 'case')}"
-    )
-    return f"too little was compared: {done}. {why}"
+    tried = count(found.cases + found.coverage.refused, "case")
+    return f"too little was compared: outputs were compared in {found.coverage.compared} of {tried}. {why}"

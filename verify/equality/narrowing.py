@@ -20,9 +20,9 @@ TRIES, TRIED_ROWS = 4, 64  # seeds of a size, and rows: two roundings of one num
 SCANNED = 0.8  # the share of the time after which the scan of sizes ends
 
 
-def differs(walk: Walk, spec: CaseSpec | None, output: str | None, end: float) -> bool | None:
+def differs(walk: Walk, spec: CaseSpec, output: str | None, end: float) -> bool | None:
     """Return whether an output differs in a case; None if a kernel does not take it, or after the time `end`."""
-    if spec is None or time.perf_counter() > end or refusal(spec, walk.op) or walk.fitted(spec) != spec:
+    if time.perf_counter() > end or refusal(spec, walk.op) or walk.fitted(spec) != spec:
         return None
     looked = walk.look(spec)
     return None if looked.refused or looked.failed else looked.gap(output) is not None
@@ -36,6 +36,7 @@ def onsets(walk: Walk) -> Iterator[Onset]:
 
 
 def _onset(walk: Walk, output: str, dtype: str, axis: Axis) -> Onset:
+    """Return the size along an axis at which an output begins to differ; the cases that show it are kept."""
     specs, op = walk.differing[output, dtype], walk.op
     base = min(specs, key=_plainness)
     known = min(size_of(spec, op, axis) for spec in specs)
@@ -43,23 +44,27 @@ def _onset(walk: Walk, output: str, dtype: str, axis: Axis) -> Onset:
 
     def shows(size: int, seed: int) -> bool | None:
         spec = resized(base, op, axis, size, walk.settings.device)
-        spec = spec and replace(spec, seed=seed)
+        if spec is None:
+            return None
+        spec = replace(spec, seed=seed)
         found = differs(walk, spec, output, end)
-        if found and spec:
+        if found:
             specs.append(spec)
         return found
 
-    def at(size: int) -> bool | None:
-        found: bool | None = None
-        for seed in range(max(TRIES, TRIED_ROWS // size if axis == "M" else 0)):
+    def shows_with_any_seed(size: int) -> bool | None:
+        seeds = max(TRIES, TRIED_ROWS // size) if axis == "M" else TRIES
+        for seed in range(seeds):
             found = shows(size, seed)
             if found is not False:
-                break
-        return found
+                return found
+        return False
 
-    since, equal = onset(at, known)
-    further = sum(bool(shows(since, TRIED_ROWS + seed)) for seed in range(TRIES if equal else 0))
-    return Onset(output, dtype, axis, since, equal, sure=equal is None or 2 * further >= TRIES)
+    since, equal = onset(shows_with_any_seed, known)
+    if equal is None:
+        return Onset(output, dtype, axis, since)
+    further = [shows(since, TRIED_ROWS + seed) for seed in range(TRIES)]
+    return Onset(output, dtype, axis, since, equal, sure=2 * further.count(True) >= TRIES)
 
 
 def _plainness(spec: CaseSpec) -> tuple[int, int]:
@@ -114,16 +119,16 @@ def _shortest(walk: Walk, output: str | None) -> Iterator[CaseSpec]:
     """Yield plain cases of one row of the smallest N that differs."""
     specs = [spec for key in walk.steady_keys() if key[0] == output for spec in walk.differing[key]]
     least = min(specs, key=lambda spec: (size_of(spec, walk.op, "N"), *_plainness(spec)))
-    if (one := resized(least, walk.op, "M", 1, walk.settings.device)) is not None:
-        yield from (replace(one, seed=seed) for seed in range(TRIED_ROWS))
+    one_row = resized(least, walk.op, "M", 1, walk.settings.device)
+    if one_row is not None:
+        yield from (replace(one_row, seed=seed) for seed in range(TRIED_ROWS))
 
 
 def _first(walk: Walk, output: str | None) -> tuple[CaseSpec, int]:
     """Return the smallest case so far in which an output differs, and how many cases show it."""
     keys = [key for key in walk.steady_keys() if key[0] == output]
-    return min((spec for key in keys for spec in walk.differing[key]), key=_plainness), sum(
-        walk.gaps[key] for key in keys
-    )
+    specs = [spec for key in keys for spec in walk.differing[key]]
+    return min(specs, key=_plainness), sum(walk.gaps[key] for key in keys)
 
 
 def _difference(walk: Walk, output: str | None, spec: CaseSpec, looked: Looked, cases: int) -> Difference:

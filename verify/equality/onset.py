@@ -29,13 +29,17 @@ def onset(differs: Callable[[int], bool | None], known: int) -> tuple[int, int |
         if found:
             since = size
             break
-        below = size if found is False else below
+        if found is False:
+            below = size
     while since - below > 1:
         middle = (since + below) // 2
         found = differs(middle)
         if found is None:
             break
-        since, below = (middle, below) if found else (since, middle)
+        if found:
+            since = middle
+        else:
+            below = middle
     return since, below or None
 
 
@@ -45,22 +49,25 @@ def scan(op: Op, dtypes: tuple[str, ...], device: str) -> tuple[CaseSpec, ...]:
     The corner table has few long rows of each type. Two orders of one sum often round alike, so it takes many rows of
     a length to tell that kernels differ from it on.
     """
-    base = CaseSpec((3, 8), further=()) if op.view != "groups" else CaseSpec((3, 4, 2), num_groups=2, further=())
-    base = base if "num_groups" in op.attrs else replace(base, num_groups=None)
-    axes: tuple[tuple[Axis, int], ...] = (("N", LONGEST), ("M", MOST if op.forward else 0))
-    return tuple(
-        replace(spec, dtype=dtype, seed=size)
-        for axis, limit in axes
-        for size in _sizes(limit)
-        for dtype in dtypes
-        if size.bit_count() <= 2 and (spec := resized(base, op, axis, size, device)) and not refusal(spec, op)
-    )
+    base = CaseSpec((3, 4, 2) if op.view == "groups" else (3, 8), further=())
+    if "num_groups" in op.attrs:
+        base = replace(base, num_groups=2)
+    limits: dict[Axis, int] = {"N": LONGEST}
+    if op.forward:
+        limits["M"] = MOST
+    found: list[CaseSpec] = []
+    for axis, limit in limits.items():
+        for size in _sizes(limit):
+            spec = resized(base, op, axis, size, device) if size.bit_count() <= 2 else None
+            if spec is not None and not refusal(spec, op):
+                found += [replace(spec, dtype=dtype, seed=size) for dtype in dtypes]
+    return tuple(found)
 
 
 def _sizes(limit: int) -> Iterator[int]:
     """Yield 1, 2, 3, 4, 5, 7, 8, 9, 15, … below the limit."""
-    powers = [2**k for k in range(limit.bit_length() + 1)]
-    yield from sorted({n for power in powers for n in (power - 1, power, power + 1) if 0 < n < limit})
+    near = {2**k + step for k in range(limit.bit_length() + 1) for step in (-1, 0, 1)}
+    yield from sorted(size for size in near if 0 < size < limit)
 
 
 def size_of(spec: CaseSpec, op: Op, axis: Axis) -> int:
@@ -80,10 +87,12 @@ def resized(spec: CaseSpec, op: Op, axis: Axis, size: int, device: str) -> CaseS
         return replace(spec, shape=(rows, inner), normalized_ndim=1)
     if axis == "M":
         return replace(spec, shape=(size, *spec.shape[1:]))
-    channels = spec.shape[1]
-    inner = row_length(spec, op) // max(prod(spec.shape[2:]), 1)  # channels of a group
-    return replace(spec, shape=(spec.shape[0], channels, size // inner)) if inner and size % inner == 0 else None
+    of_group = row_length(spec, op) // max(prod(spec.shape[2:]), 1)  # channels
+    if not of_group or size % of_group:
+        return None
+    return replace(spec, shape=(*spec.shape[:2], size // of_group))
 
 
 def _rows(rows: int, length: int, device: str) -> int:
+    """Return how many rows of this length a scan takes, at least those that the case has."""
     return max(rows, min(ROWS[device.partition(":")[0]], ELEMENTS // length))

@@ -21,7 +21,7 @@ from verify_norm.equality.model import Element, Gap
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.patience import LostError, Time, types
 from verify_norm.running.runners import Runner
-from verify_norm.search.examine import NO_ROOM
+from verify_norm.search.examined import NO_ROOM
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ def call(kernel: Kernel, spec: CaseSpec, device: str) -> Returned:
 
 def called(runner: Runner, spec: CaseSpec, timeout: float) -> Returned:
     """Return `call` of the runner's kernel; the end of its process, or a hang, is a problem."""
-    if (reason := runner.kernel.refuses(spec)) is not None:
+    reason = runner.kernel.refuses(spec)
+    if reason is not None:
         return Returned(refused=reason)
     try:
         returned = runner.call(call, Time(timeout, types(spec), _outputs), spec, runner.device)
@@ -61,6 +62,7 @@ def called(runner: Runner, spec: CaseSpec, timeout: float) -> Returned:
 
 
 def _outputs(returned: Returned) -> bool:
+    """Return whether a call returned something, so that the kernel did not just refuse the case."""
     return bool(returned.outputs)
 
 
@@ -82,9 +84,12 @@ def gaps(one: Returned, other: Returned, op: Op, names: tuple[str, str] = ("A", 
 
 
 def _gap(tensor: Tensor, one: Output | None, other: Output | None, names: tuple[str, str]) -> Gap | None:
+    """Return in what two values of an output differ: the form, or the bits; None if in nothing."""
+    if one is None and other is None:
+        return None
     if one is None or other is None or one.dtype != other.dtype or not _alike(tensor, one, other):
         forms = [f"{_form(output)} from {name}" for output, name in zip((one, other), names, strict=True)]
-        return None if one is other is None else Gap(tensor.name, f"{tensor.name} is {' and '.join(forms)}")
+        return Gap(tensor.name, f"{tensor.name} is {' and '.join(forms)}")
     a, b = one.got.ravel(), other.got.ravel()
     differ = ~identical(a, b)
     if not differ.any():
@@ -124,5 +129,5 @@ def judged(gap: Gap, spec: CaseSpec, op: Op, contract: Contract) -> Gap:
     if expected is None or expected.value.size != gap.size:
         return gap
     want, form = expected.value.reshape(gap.shape)[element.index], FORMATS[expected.dtype]
-    errors = [float(distance(np.asarray(got), want, form)) for got in (element.a, element.b)]
-    return replace(gap, element=replace(element, want=float(want), a_error=errors[0], b_error=errors[1]))
+    a_error, b_error = (float(distance(np.asarray(got), want, form)) for got in (element.a, element.b))
+    return replace(gap, element=replace(element, want=float(want), a_error=a_error, b_error=b_error))

@@ -63,7 +63,7 @@ class Walk:
     too_slow: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     outputs: Counter[str] = field(default_factory=Counter)
     cases: int = 0  # that both kernels take
-    told: int = 0  # … and that were compared
+    cases_compared: int = 0
     refused: int = 0
     planned: int = 0
     corners: int = 0
@@ -99,9 +99,19 @@ class Walk:
         table, large = self.pace.parted((replace(spec, batch=0) for spec in corner), op)
         table += [*shaped, *onset.scan(op, dtypes, settings.device)]
         self.corners = len(table) + len(large)
-        one, leave_out = (lambda _, spec, __: self.one(spec)), (lambda _, slow, spec: self.leave_out(slow, spec))
-        drawing = Drawing(op, dtypes, settings, self.pace, one, leave_out, frozen, left=self.left)
-        self.planned = self.corners + drawing.planned(settings.examples) * bool(dtypes)
+        drawing = Drawing(
+            op,
+            dtypes,
+            settings,
+            self.pace,
+            one=lambda lane, spec, others: self.one(spec),
+            leave_out=lambda lane, reason, spec: self.leave_out(reason, spec),
+            frozen=frozen,
+            left=self.left,
+        )
+        self.planned = self.corners
+        if dtypes:
+            self.planned += drawing.planned(settings.examples)
         try:
             for number, spec in enumerate((*table, *large)):
                 if number >= len(table) and not self.pace.allows(size(spec, op)):
@@ -117,10 +127,10 @@ class Walk:
         except Over as over:
             self.end(str(over))
 
-    def leave_out(self, slow: str, spec: CaseSpec) -> None:
+    def leave_out(self, reason: str, spec: CaseSpec) -> None:
         """Count a planned case that takes too long."""
-        self.skipped["cases", slow] += 1
-        self.too_slow[slow].append(spec)
+        self.skipped["cases", reason] += 1
+        self.too_slow[reason].append(spec)
         self.planned -= 1
 
     def _dtypes(self) -> Iterator[str]:
@@ -147,7 +157,8 @@ class Walk:
         if self.hangs >= sweep.HANGS:
             raise Over(f"the kernels had hung {self.hangs} times")
         self.met += 1
-        if (spec := self.fitted(spec)) not in self.seen:
+        spec = self.fitted(spec)
+        if spec not in self.seen:
             begun = time.perf_counter()
             self._count(spec, self.look(spec))
             self.pace.learn(size(spec, self.op), time.perf_counter() - begun)
@@ -161,6 +172,7 @@ class Walk:
         return spec
 
     def _count(self, spec: CaseSpec, looked: Looked) -> None:
+        """Add the results of a case."""
         if looked.refused:
             self.skipped["cases", looked.refused] += 1
             self.refused += 1
@@ -168,7 +180,7 @@ class Walk:
         self.cases += 1
         if looked.failed:
             self.skipped["cases", looked.failed] += 1
-        self.told += bool(looked.outputs or looked.gaps)
+        self.cases_compared += bool(looked.outputs or looked.gaps)
         self.outputs.update(looked.outputs)
         self.compared.update((output, spec.dtype) for output in looked.outputs)
         for gap in looked.gaps:
@@ -230,5 +242,5 @@ class Walk:
 
     def coverage(self) -> Coverage:
         """Return how much of the run was done."""
-        counts = (self.planned, self.corners, self.corners_done, self.refused, self.told)
+        counts = (self.planned, self.corners, self.corners_done, self.refused, self.cases_compared)
         return Coverage(*counts, dict(self.outputs), self.ended)

@@ -28,8 +28,9 @@ def examine(kernel: Kernel, asked: Asked, start: int, stop: int, device: str) ->
         run = execute(kernel, case)
         if run.refused:
             return Part(problem=str(run.problem), refused=True)
-        if wrong := [found.message for found in signature(run) if isinstance(found, Finding)]:
-            return Part(problem=wrong[0])
+        wrong = next((found for found in signature(run) if isinstance(found, Finding)), None)
+        if wrong is not None:
+            return Part(problem=wrong.message)
         part = part.merge(_judged(asked, run, item))
     return part
 
@@ -39,8 +40,10 @@ def outputs(op: Op, space: str) -> tuple[str, ...]:
 
     The gradients of weight and bias are sums over all rows, and evaluation's statistics are constants.
     """
+    if not SPACES[space].length:
+        return tuple(tensor.name for tensor in op.outputs)
     of_each = ("data",) if op.view == "channels" else ("data", "statistic", "block")
-    return tuple(tensor.name for tensor in op.outputs if not SPACES[space].length or tensor.extent in of_each)
+    return tuple(tensor.name for tensor in op.outputs if tensor.extent in of_each)
 
 
 @np.errstate(all="ignore")
@@ -53,8 +56,11 @@ def _judged(asked: Asked, run: Run, item: int) -> Part:
     for name, (output, expected) in seen.items():
         tally = Tally.of(name, output, expected, run.case.spec)
         spec = None if SPACES[asked.space].length else tally.worst  # no spec holds the rows
-        index = tally.index and _place(asked, item, tally.index)
-        tallies.append(replace(tally, worst=spec, index=index and (index[0], *index[1]), farthest=None))
+        index = None
+        if tally.index is not None:
+            number, place = _place(asked, item, tally.index)
+            index = (number, *place)
+        tallies.append(replace(tally, worst=spec, index=index, farthest=None))
         violations += _violations(asked, run, item, name, output, expected)
     return Part(tuple(tallies), tuple(violations))
 
@@ -64,14 +70,16 @@ def _violations(
 ) -> Iterator[Violation]:
     """Yield which elements of an output are beyond their bound, and which hide a NaN or an infinity."""
     assert output.ratio is not None
-    rules = {"accuracy": output.ratio > 1}
+    rules = {"accuracy": output.ratio > 1}  # which elements break them
     if SPACES[asked.space].length and asked.eps != 0 and name != "amax":
         got, want = output.got, expected.value
-        got = dequantized(run, got) if name == "y" and run.case.op.quantizer is not None else got
+        if name == "y" and run.case.op.quantizer is not None:
+            got = dequantized(run, got)
         other = np.isinf(want) & np.isinf(got) & (got != want)
         rules["nonfinite"] = judge.hidden(name, got, want, _nan(run, want)) | other
     for rule, wrong in rules.items():
-        if total := int(np.count_nonzero(wrong)):
+        total = int(np.count_nonzero(wrong))
+        if total:
             places = np.argwhere(wrong)[:FEW].tolist()
             first = tuple(_element(asked, item, tuple(place), output, expected) for place in places)
             yield Violation(rule, name, total, first)
@@ -85,6 +93,7 @@ def _nan(run: Run, output: Array) -> Any:
 
 
 def _element(asked: Asked, item: int, index: tuple[int, ...], output: Output, expected: Expected) -> Element:
+    """Return a wrong element of a run whose first item is `item`."""
     number, place = _place(asked, item, index)
     got, want = float(output.got[index]), float(expected.value[index])
     ulp = float(judge.ulps(output.got[index], replace(expected, value=expected.value[index])))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypeVar
 
-from verify_norm.core.case_words import told_apart
+from verify_norm.core.case_words import count, told_apart
 from verify_norm.core.contract import Contract
 from verify_norm.core.errors import Exit, FindingsError
 from verify_norm.core.tally import Tally
@@ -183,16 +183,18 @@ class Exhausted:
 
 def summary(violation: Violation) -> str:
     """Return how many elements are wrong, and how."""
-    many = f"{violation.count:,} element{'s' * (violation.count != 1)} of {violation.output}"
-    return f"{violation.rule}: {many} {WRONG[violation.rule]}"
+    many = count(violation.count, "element")
+    return f"{violation.rule}: {many} of {violation.output} {WRONG[violation.rule]}"
 
 
 def words(violation: Violation, element: Element) -> str:
     """Return what is wrong with an element, in one line."""
     place = f"{violation.output}{list(element.index)}" if element.index else violation.output
     said = f"{place} of item {element.item:,}, {element.given}: got {element.got:.9g}, expected {element.want:.9g}"
+    if violation.rule != "accuracy":
+        return said
     off, allowed = told_apart(element.ulp, element.allowed)
-    return said + f", {off} ULP away, {allowed} allowed" * (violation.rule == "accuracy")
+    return f"{said}, {off} ULP away, {allowed} allowed"
 
 
 def replay(asked: Asked, element: Element) -> str:

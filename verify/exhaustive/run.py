@@ -39,6 +39,7 @@ SAVED = 10.0  # seconds between two writings of the file
 LAST = 20  # parts whose speed is shown
 TRIED = 3.0  # seconds after which a CPU's speed is known
 LONG = 600.0  # seconds that a CPU takes without being told to
+FACTS = ("complete", "all", "verdict")  # of `dump`, which a reader computes anew
 Progress = Callable[[Exhausted, float], None]  # takes what is found so far, and items a second
 _STORED = TypeAdapter(Exhausted)
 
@@ -140,7 +141,8 @@ def _go(walk: _Walk, where: Runner, settings: Settings, seconds: float | None, p
         walk.found = walk.found.add(part, stop, took)
         walk.save()
         progress(walk.found, walk.rate)
-        size = min(2 * size, limit) if took < QUICK else size
+        if took < QUICK:
+            size = min(2 * size, limit)
 
 
 def _long(walk: _Walk) -> str:
@@ -158,45 +160,48 @@ def duration(seconds: float) -> str:
     >>> duration(90.0), duration(7000.0), duration(4e5)
     ('90 s', '117 min', '111 h')
     """
-    unit, name = (1, "s") if seconds < 120 else (60, "min") if seconds < 7200 else (3600, "h")
-    return f"{seconds / unit:.0f} {name}"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def question(kernel: Kernel, settings: Settings, choice: Choice) -> Asked:
     """Return what is asked; raises UsageError where the kernel or the operator has no such items."""
     op, eps = OPS[kernel.op], choice.eps
     space = choice.space or spaces.usual(op)
-    name = (
-        dtype_name(choice.dtype)
-        if choice.dtype
-        else next(one for one in ("bfloat16", *kernel.dtypes) if one in kernel.dtypes)
-    )
-    if name not in kernel.dtypes:
-        raise UsageError(f"{kernel.name} does not take {name}; it takes {', '.join(kernel.dtypes)}")
-    if refused := out_of_range("eps", eps):
+    dtype = "bfloat16" if "bfloat16" in kernel.dtypes else kernel.dtypes[0]
+    if choice.dtype:
+        dtype = dtype_name(choice.dtype)
+    if dtype not in kernel.dtypes:
+        raise UsageError(f"{kernel.name} does not take {dtype}; it takes {', '.join(kernel.dtypes)}")
+    refused = out_of_range("eps", eps)
+    if refused:
         raise UsageError(refused)
-    chosen = spaces.checked(space, op, name)
-    count = spaces.count(chosen, name)
+    chosen = spaces.checked(space, op, dtype)
+    count = spaces.count(chosen, dtype)
     first, last = _range(choice.items, count)
     digest = hashlib.sha256(source(kernel)).hexdigest()[:16]
     options = (settings.contract, settings.only)
     who = (kernel.name, kernel.op, kernel.target, kernel.bind, kernel.contract, options, digest)
-    asked = Asked(*who, space, chosen.what.format(dtype=name), name, eps, first, last, count)
-    if refused := kernel.refuses(spaces.spec_of(asked, LEAST, eps)):
+    asked = Asked(*who, space, chosen.what.format(dtype=dtype), dtype, eps, first, last, count)
+    refused = kernel.refuses(spaces.spec_of(asked, LEAST, eps))
+    if refused:
         raise UsageError(f"{kernel.name} does not take {asked.what}: {refused}")
     return asked
 
 
 def _range(items: str, count: int) -> tuple[int, int]:
-    """Return the first item, and the one after the last."""
-    first, _, last = items.partition(":")
+    """Return the first item, and the one after the last; raises UsageError."""
+    if not items:
+        return 0, count
+    first, colon, last = items.partition(":")
     try:
-        found = int(first or "0", 0), int(last or str(count), 0)
+        start, stop = int(first or "0", 0), int(last or str(count), 0)
     except ValueError:
-        found = (0, 0)
-    if 0 <= found[0] < found[1] <= count and (":" in items or not items):
-        return found
-    raise UsageError(f"--items: expected FIRST:LAST with 0 <= FIRST < LAST <= {count}, got {items}")
+        start = stop = 0
+    if not colon or not 0 <= start < stop <= count:
+        raise UsageError(f"--items: expected FIRST:LAST with 0 <= FIRST < LAST <= {count}, got {items}")
+    return start, stop
 
 
 def dump(found: Exhausted) -> str:
@@ -226,15 +231,11 @@ def stored(path: str, asked: Asked, here: dict[str, str]) -> Exhausted | None:
         said = first_error(error) if isinstance(error, ValidationError) else str(error)
         raise UsageError(f"{path}: not the result of an exhaustive run: {said}") from error
     before, now = asdict(found.asked) | _lasting(found.environment), asdict(asked) | _lasting(here)
-    if changed := [name for name in now if before.get(name) != now[name]]:
-        name = changed[0]
-        raise UsageError(
-            f"{path} is of another run: its {name} is {before.get(name)}, here it is {now[name]}; name another file"
-        )
+    for name, value in now.items():
+        if before.get(name) != value:
+            differs = f"its {name} is {before.get(name)}, here it is {value}"
+            raise UsageError(f"{path} is of another run: {differs}; name another file")
     return found
-
-
-FACTS = ("complete", "all", "verdict")  # of `dump`, which a reader computes anew
 
 
 def _lasting(facts: dict[str, str]) -> dict[str, str]:

@@ -51,7 +51,9 @@ SPACES = {
 
 def usual(op: Op) -> str:
     """Return the space that a user means who names none."""
-    return "rows2" if op.view != "channels" else "eps" if op.forward else "x"
+    if op.view != "channels":
+        return "rows2"
+    return "eps" if op.forward else "x"
 
 
 def checked(name: str, op: Op, dtype: str) -> Space:
@@ -132,10 +134,11 @@ def given(asked: Asked, item: int) -> str:
         return f"eps {float(every_eps()[item])!r}"
     form = space.form or asked.dtype
     row = numbers(form, space.length, item, item + 1, "cpu")
-    digits = 2 * row.element_size()
-    whole = [int(one) & (1 << 4 * digits) - 1 for one in row.view(_INTEGERS[row.element_size()]).ravel().tolist()]
+    digits = 2 * row.element_size()  # in hexadecimal
+    patterns = row.view(_INTEGERS[row.element_size()]).ravel().tolist()
+    in_hex = " ".join(f"{pattern % 16**digits:0{digits}x}" for pattern in patterns)  # %: some are negative
     values = ", ".join(f"{value:.9g}" for value in row.to(torch.float64).ravel().tolist())
-    return f"{form} ({values}), bits {' '.join(f'{one:0{digits}x}' for one in whole)}"
+    return f"{form} ({values}), bits {in_hex}"
 
 
 def _rows(kernel: Kernel, asked: Asked, start: int, stop: int, device: str) -> Case:
@@ -157,8 +160,9 @@ def _rows(kernel: Kernel, asked: Asked, start: int, stop: int, device: str) -> C
             values = np.zeros_like(values)
         if tensor.name == "mask":
             values = np.ones_like(values)
-        many = tensor.extent in ("data", "sample", "position")
-        exact[tensor.name] = np.broadcast_to(values, geometry.shape_of(tensor, spec, op)) if many else values
+        if tensor.extent in ("data", "sample", "position"):  # the same for all rows
+            values = np.broadcast_to(values, geometry.shape_of(tensor, spec, op))
+        exact[tensor.name] = values
     case = make.build(spec, op, kernel.contract, device, exact | make.saved(spec, op, exact), truth=True)
     case.arguments[name].copy_(x)
     return case

@@ -10,7 +10,8 @@ from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.report_text import cases, failure, gap, next_step, replay_line
 from verify_norm.core.results import Report
 from verify_norm.report import documents
-from verify_norm.report.words import no_data, seen
+from verify_norm.report.basis import seen
+from verify_norm.report.words import no_data
 
 MORE = "give more time by --norm-seconds, or accept it by --norm-allow-incomplete"
 

@@ -5,13 +5,13 @@ from rich.table import Table
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint
 from verify_norm.auditing.model import Audit, Hunt, Ladder, UlpReport, WorstCase
-from verify_norm.core.case_words import count
 from verify_norm.core.errors import Exit
 from verify_norm.core.report_text import command, replay_line
 from verify_norm.report import terminal
 from verify_norm.report.markup import escape
-from verify_norm.report.terminal import number, table
-from verify_norm.report.words import percent
+from verify_norm.report.numbers import ascii_number, percent
+from verify_norm.report.terminal import table
+from verify_norm.report.words import failures
 
 MEASURES = {"ratio": "error/bound", "ulp": "ULP"}
 
@@ -47,12 +47,11 @@ def verdict(audit: Audit) -> str:
     if audit.verdict is Exit.NOTHING:
         return f"[red bold]nothing checked[/]: {name}; {taken}"
     if audit.verdict is Exit.INCOMPLETE:
-        missing = [audit.report.unfinished] * bool(audit.report.unfinished)
-        missing += [f"not done: {', '.join(audit.lost)}"] * bool(audit.lost)
+        missing = [audit.report.unfinished] if audit.report.unfinished else []
+        if audit.lost:
+            missing.append(f"not done: {', '.join(audit.lost)}")
         return f"[yellow bold]INCOMPLETE[/] {name}: no finding so far; {escape('; '.join(missing))}; {taken}"
-    parts = [count(len(audit.report.findings), "finding")] * bool(audit.report.findings)
-    parts += [f"{count(len(audit.disagreements), 'disagreement')} with its contract"] * bool(audit.disagreements)
-    return f"[red bold]FAIL[/] {name}: {' and '.join(parts)}; {taken}"
+    return f"[red bold]FAIL[/] {name}: {failures(audit)}; {taken}"
 
 
 def _show_errors(audit: Audit, console: Console) -> None:
@@ -61,18 +60,21 @@ def _show_errors(audit: Audit, console: Console) -> None:
     heads = ("output", "dtype", "cases", "max", "p99.9", "p99", "p50", "mean", "bias")
     made = table(*heads, "correctly rounded", "error/bound")
     for one in audit.ulps:
-        sizes = map(number, (one.maximum, one.p999, one.p99, one.p50, one.mean))
+        sizes = map(ascii_number, (one.maximum, one.p999, one.p99, one.p50, one.mean))
         numbers = (*sizes, f"{one.bias:+.3f}", percent(one.correct), f"{one.ratio:.2f}")
         made.add_row(one.output, one.dtype, str(one.cases), *numbers)
     console.print(made)
-    for line in filter(None, map(_unexplained, audit.ulps)):
-        console.print(line)
+    for one in audit.ulps:
+        line = _unexplained(one)
+        if line:
+            console.print(line)
     worst: dict[str, WorstCase] = {}
     for one in audit.ulps:
         for case in one.by_ratio:
-            worst[one.output] = max(worst.get(one.output, case), case, key=lambda case: case.ratio)
+            if one.output not in worst or case.ratio > worst[one.output].ratio:
+                worst[one.output] = case
     for name, case in worst.items():
-        words = f"worst {name}: {number(case.ulp)} ULP, {case.ratio:.2f} of its bound"
+        words = f"worst {name}: {ascii_number(case.ulp)} ULP, {case.ratio:.2f} of its bound"
         console.print(f"[dim]{words}: {escape(replay_line(audit.report, case.spec))}[/]", soft_wrap=True)
 
 
@@ -88,13 +90,14 @@ def _unexplained(one: UlpReport) -> str:
 
 
 def _ladders(ladders: tuple[Ladder, ...]) -> Table:
-    ends = ("over its bound", "like")
-    made = table("what grows", "output", "from", "to", "least", "most", *ends, folded=ends)
+    """Return a table with a row for each ladder: where it begins and ends, its errors, and what it resembles."""
+    words = ("over its bound", "like")
+    made = table("what grows", "output", "from", "to", "least", "most", *words, folded=words)
     for one in ladders:
         errors = [rung.error_ulp for rung in one.rungs]
         over = "never" if one.first_over is None else f"[red]from {one.first_over:.3g}[/]"
         ends = (f"{one.rungs[0].value:.3g}", f"{one.rungs[-1].value:.3g}") if one.rungs else ("", "")
-        spread = (number(min(errors)), number(max(errors))) if errors else ("", "")
+        spread = (ascii_number(min(errors)), ascii_number(max(errors))) if errors else ("", "")
         made.add_row(escape(one.unit), one.output, *ends, *spread, over, _likeness(one))
     return made
 
@@ -104,8 +107,10 @@ def _likeness(one: Ladder) -> str:
     known = {name for rung in one.rungs for name in rung.textbook}
     if len(known) > 1 and known == set(one.like):
         return "any of them"  # where they do not differ
-    sums = " sums" * (len(one.like) > 1 and all(name.endswith(" sums") for name in one.like))
-    return escape(", ".join(name.removesuffix(sums) for name in one.like) + sums) or "none of them"
+    names = list(one.like)
+    if len(names) > 1 and all(name.endswith(" sums") for name in names):  # the word once, behind the last
+        names = [*(name.removesuffix(" sums") for name in names[:-1]), names[-1]]
+    return escape(", ".join(names)) or "none of them"
 
 
 def _fingerprint(printed: Fingerprint) -> Table:

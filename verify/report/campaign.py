@@ -9,7 +9,9 @@ from verify_norm.core.errors import Exit
 from verify_norm.exhaustive.run import duration
 from verify_norm.report.exhaust import VERDICTS
 from verify_norm.report.markup import escape
-from verify_norm.report.terminal import number, table
+from verify_norm.report.numbers import ascii_number
+from verify_norm.report.terminal import table
+from verify_norm.report.words import facts_of
 
 
 def show(found: Summary, console: Console) -> None:
@@ -17,7 +19,7 @@ def show(found: Summary, console: Console) -> None:
     made = table("kernel", "operator", "verdict", "units", "findings", "cases", "error/bound", "seconds", words=3)
     made.columns[0].no_wrap, made.columns[0].overflow = False, "fold"  # a path may be long
     for row in found.rows:
-        ratio = "–" if row.ratio is None else number(row.ratio)
+        ratio = "–" if row.ratio is None else ascii_number(row.ratio)
         units = f"{row.done} of {row.units}" if row.done < row.units else str(row.units)
         counts = (units, str(row.findings), f"{row.cases:,}", ratio, f"{row.seconds:.1f}")
         made.add_row(escape(row.kernel), row.op, VERDICTS[row.verdict], *counts)
@@ -38,16 +40,17 @@ def show(found: Summary, console: Console) -> None:
         console.print(f"[red bold]nothing checked[/] {escape(str(unit))}: {escape(problem)}", soft_wrap=True)
     for line in lacking(found):
         console.print(f"[yellow bold]INCOMPLETE[/] {escape(line)}", soft_wrap=True)
-    console.print(f"[dim]{escape(', '.join(f'{name} {value}' for name, value in found.versions.items()))}[/]")
+    console.print(f"[dim]{escape(facts_of(found.versions))}[/]")
     console.print(f"{VERDICTS[found.verdict]} {escape(basis(found))}", soft_wrap=True)
 
 
 def basis(found: Summary) -> str:
     """Return what a verdict is based on, in words."""
-    done = f"{found.done:,} of {count(found.units, 'unit')}" if found.done < found.units else count(found.units, "unit")
+    done = count(found.units, "unit")
+    if found.done < found.units:
+        done = f"{found.done:,} of {done}"
     findings = f"{count(len(found.findings), 'finding')}; " if found.findings else ""
-    kernels = f"{len(found.rows)} kernel{'s' * (len(found.rows) != 1)}"
-    return f"{found.path}: {findings}{kernels}, {done}, {count(found.cases, 'case')}"
+    return f"{found.path}: {findings}{count(len(found.rows), 'kernel')}, {done}, {count(found.cases, 'case')}"
 
 
 def progress(found: Summary) -> str:
@@ -59,7 +62,9 @@ def progress(found: Summary) -> str:
 
 def show_status(found: Summary, console: Console) -> None:
     """Print how far a campaign is, and a row for each worker."""
-    state = "running" if found.running else "done" if found.done == found.units else "not running"
+    state = "running" if found.running else "not running"
+    if not found.running and found.done == found.units:
+        state = "done"
     console.print(f"{escape(found.path)}: {state}; {progress(found)}", soft_wrap=True)
     made = table("worker", "units", "cases", "cases/s", "last unit", words=1)
     for one in found.workers:

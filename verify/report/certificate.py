@@ -39,7 +39,7 @@ def show_certificate(certificate: Certificate, console: Console) -> None:
         console.print(_table(op, tuple(results)))
     if certificate.results:
         of_device = any(result.method == "device" for result in certificate.results)
-        console.print(f"[dim]{LEGEND}{OF_DEVICE * of_device}[/]", highlight=False)
+        console.print(f"[dim]{LEGEND}{OF_DEVICE if of_device else ''}[/]", highlight=False)
     for op, reason in certificate.skipped:
         console.print(f"[dim]not certified: {escape(op)}: {escape(reason)}[/]", highlight=False)
     for line in _failures(certificate.failures):
@@ -48,6 +48,7 @@ def show_certificate(certificate: Certificate, console: Console) -> None:
 
 
 def _table(op: str, results: tuple[Result, ...]) -> Table:
+    """Return the table of an operator: a row for each quantity, a column for each method that has a result."""
     methods = [method for method in COLUMNS if any(result.method == method for result in results)]
     made = table("quantity", *(COLUMNS[method] for method in methods), words=1, title=op)
     for quantity in dict.fromkeys(result.quantity for result in results):

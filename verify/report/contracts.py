@@ -58,8 +58,10 @@ def _costs() -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 def _numbers(base: str, text: str, dtype: str) -> dict[str, str]:
+    """Return what a contract allows each output of an operator, in both directions if there are two."""
     found = {}
-    for op in (name for name in (f"{base}_fwd", f"{base}_bwd") if name in OPS):
-        for output, most in allowances(op, declared(Contract(), text, OPS[op]), dtype).items():
-            found[output] = two_digits(most)
+    for op in (f"{base}_fwd", f"{base}_bwd"):
+        if op in OPS:
+            for output, most in allowances(op, declared(Contract(), text, OPS[op]), dtype).items():
+                found[output] = two_digits(most)
     return found

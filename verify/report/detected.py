@@ -23,8 +23,11 @@ def detected(report: Report, check: str = "", errors: str = "everything") -> str
         if error is not None and check in ("", one.check):
             outputs = found.setdefault(one.dtype, {})
             outputs[one.output] = min(error, outputs.get(one.output, inf))
-    worst = ((dtype, max(outputs, key=lambda name: outputs[name]), outputs) for dtype, outputs in found.items())
-    return ", ".join(f"{relative(outputs[name])} ({dtype} {name})" for dtype, name, outputs in worst)
+    words = []
+    for dtype, outputs in found.items():
+        name = max(outputs, key=outputs.__getitem__)
+        words.append(f"{relative(outputs[name])} ({dtype} {name})")
+    return ", ".join(words)
 
 
 def detected_by_all(report: Report) -> list[tuple[str, str]]:

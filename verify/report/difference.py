@@ -8,8 +8,8 @@ from rich.table import Table
 from verify_norm.core.case_words import count
 from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way
 from verify_norm.report.markup import escape
-from verify_norm.report.terminal import number, table
-from verify_norm.report.words import percent
+from verify_norm.report.numbers import ascii_number, percent
+from verify_norm.report.terminal import table
 
 COLORS: dict[Way, str] = {"worse": "red", "better": "green", "changed": "yellow", "same": "dim"}
 HEADS = ("output", "dtype", "data", "error/bound", "mean ULP", "bias", "p99", "correctly rounded")
@@ -61,7 +61,8 @@ def alone(comparison: RunComparison) -> Iterator[str]:
 
 def verdict(comparison: RunComparison) -> str:
     """Return one line that says whether anything got worse."""
-    worse, better = (sum(len(pair.of(way)) for pair in comparison.pairs) for way in ("worse", "better"))
+    worse = sum(len(pair.of("worse")) for pair in comparison.pairs)
+    better = sum(len(pair.of("better")) for pair in comparison.pairs)
     found = f"{worse} got worse" if worse else "nothing got worse"
     also = f", {better} got better" if better else ""
     return f"{found}{also}; {count(len(comparison.pairs), 'kernel')} compared"
@@ -74,11 +75,20 @@ def columns(old: Errors, new: Errors) -> tuple[str, ...]:
 
 
 def _numbers(one: Errors) -> list[str]:
-    return [number(one.ratio), number(one.mean), _signed(one.bias), number(one.p99), percent(one.correct)]
+    return [
+        ascii_number(one.ratio),
+        ascii_number(one.mean),
+        _signed(one.bias),
+        ascii_number(one.p99),
+        percent(one.correct),
+    ]
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.2g}" if abs(value) < 10 else ("-" if value < 0 else "+") + number(abs(value))
+    """Return a number with its sign."""
+    if abs(value) < 10:
+        return f"{value:+.2g}"
+    return f"{'-' if value < 0 else '+'}{ascii_number(abs(value))}"
 
 
 def _table(pair: Pair) -> Table:

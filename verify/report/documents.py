@@ -19,33 +19,36 @@ _AUDIT = TypeAdapter(Audit)
 
 
 def dump(*documents: Document) -> str:
-    """Reports or audits as JSON text: a line for each field, and for each finding, tally, rung, … A list if several."""
+    """Return reports or audits as JSON text, a list if several. A field, finding, tally or rung has a line."""
     if len(documents) != 1:
         return "[" + ",\n".join(dump(document).rstrip() for document in documents) + "]\n"
     return by_lines(jsonable(documents[0])) + "\n"
 
 
 def dump_comparison(found: RunComparison) -> str:
-    """A comparison as JSON text, with its verdict in front."""
+    """Return a comparison as JSON text, with its verdict in front."""
     return by_lines({"worse": found.worse} | jsonable(asdict(found))) + "\n"
 
 
 def dump_equality(*found: Equality) -> str:
-    """Comparisons of bits as JSON text, each with its verdict in front; a list if several."""
+    """Return comparisons of bits as JSON text, each with its verdict in front; a list if several."""
     texts = [by_lines({"identical": one.ok} | jsonable(one)) for one in found]
-    return (texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]") + "\n"
+    if len(texts) == 1:
+        return texts[0] + "\n"
+    return "[" + ",\n".join(texts) + "]\n"
 
 
 def load(text: str) -> Report:
-    """The report that `dump` wrote; raises UsageError where the text is not one, or of another schema."""
+    """Return the report that `dump` wrote; raises UsageError where the text is not one, or of another schema."""
     found = load_all(text)
     if len(found) == 1 and isinstance(found[0], Report):
         return found[0]
-    raise UsageError(f"not the report of one run of verify-norm, but {'an audit' if len(found) == 1 else 'several'}")
+    got = "an audit" if len(found) == 1 else "several"
+    raise UsageError(f"not the report of one run of verify-norm, but {got}")
 
 
 def load_all(text: str) -> tuple[Document, ...]:
-    """The reports and audits that `dump` wrote, one or a list; raises UsageError as `load` does."""
+    """Return the reports and audits that `dump` wrote, one or a list; raises UsageError as `load` does."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError, and no JSONDecodeError
@@ -55,7 +58,7 @@ def load_all(text: str) -> tuple[Document, ...]:
 
 
 def read(path: str) -> tuple[Document, ...]:
-    """The reports and audits in a file; raises UsageError, with the file's name, where none can be read."""
+    """Return the reports and audits in a file; raises UsageError, with the file's name, where none can be read."""
     try:
         return load_all(Path(path).read_text(encoding="utf-8-sig"))  # as some editors write it
     except UnicodeDecodeError as error:
@@ -67,6 +70,7 @@ def read(path: str) -> tuple[Document, ...]:
 
 
 def _document(data: Any) -> Document:
+    """Return the report or audit of an object of JSON; raises UsageError."""
     if data == []:
         raise UsageError("not a report of verify-norm: an empty list")
     if not isinstance(data, dict) or "schema" not in data or not data.keys() & {"kernel", "report"}:

@@ -7,7 +7,7 @@ from verify_norm.core.errors import Exit
 from verify_norm.equality.model import Arithmetic, Difference, Equality, nothing, per_type, replay_line
 from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
-from verify_norm.report.words import skip_line
+from verify_norm.report.words import facts_of, skip_line
 
 CPU = "It ran on the CPU: this is no evidence about a GPU."
 NOTE = "Bit for bit: NaN equals NaN of any sign and payload; 0 and −0 differ."
@@ -36,23 +36,26 @@ def show(found: Equality, console: Console) -> None:
         )
     if found.arithmetic is not None:
         _arithmetic(found.arithmetic, console)
-    facts = ", ".join(f"{name} {value}" for name, value in found.environment.items())
-    console.print(f"[dim]{escape(facts)}[/]\n[dim]{NOTE}{f' {CPU}' * (found.settings.device == 'cpu')}[/]")
+    note = f"{NOTE} {CPU}" if found.settings.device == "cpu" else NOTE
+    console.print(f"[dim]{escape(facts_of(found.environment))}[/]\n[dim]{note}[/]")
     for line in per_type(found):
         console.print(escape(line), soft_wrap=True)
     console.print(verdict(found), soft_wrap=True)
 
 
 def _difference(found: Equality, difference: Difference, console: Console) -> None:
+    """Print in which output two kernels differ, and below it a row for each fact about the smallest case."""
     gap, element = difference.gap, difference.gap.element
     console.print(f"\n[red bold]DIFFER[/] {escape(gap.words)}", soft_wrap=True)
     rows = {"case": case(difference.spec)}
     if element is not None:
-        rows |= {"A": _value(element.a, element.a_error), "B": _value(element.b, element.b_error)}
-        rows |= {"truth": repr(element.want)} if element.want is not None else {}
+        rows["A"] = _value(element.a, element.a_error)
+        rows["B"] = _value(element.b, element.b_error)
+        rows["truth"] = "" if element.want is None else repr(element.want)
         rows["differ"] = f"{gap.count} of {count(gap.size, 'element')}, by at most {gap.most:.3g} ULP"
-    rows |= {"identical": ", ".join(difference.alike)} if difference.alike else {}
-    rows |= {"seen in": count(difference.cases, "case"), "note": difference.note}
+    rows["identical"] = ", ".join(difference.alike)
+    rows["seen in"] = count(difference.cases, "case")
+    rows["note"] = difference.note
     rows["replay"] = replay_line(found, difference.spec)
     for name, value in rows.items():
         if value:
@@ -60,7 +63,8 @@ def _difference(found: Equality, difference: Difference, console: Console) -> No
 
 
 def _value(value: float, error: float | None) -> str:
-    return repr(value) + (f"   {error:.2f} ULP from the truth" if error is not None else "")
+    """Return a value, and if known how far it is from the truth."""
+    return repr(value) if error is None else f"{value!r}   {error:.2f} ULP from the truth"
 
 
 def _arithmetic(how: Arithmetic, console: Console) -> None:
@@ -82,10 +86,13 @@ def _arithmetic(how: Arithmetic, console: Console) -> None:
     console.print(f"[bold]contract[/] {escape(line)}", soft_wrap=True)
     if how.exact is not None:
         size = f"x = ±1, whose sums over a row are exact in any order ({case(how.exact.spec)})"
-        line = f"nothing differs with {size}: how a row is summed differs (summation, lanes, accumulate or variance)"
-        if how.exact.differing:
-            names = ", ".join(how.exact.differing)
+        names = ", ".join(how.exact.differing)
+        if names:
             line = f"{names} still differs with {size}: the order of sums is not the only cause"
+        else:
+            line = (
+                f"nothing differs with {size}: how a row is summed differs (summation, lanes, accumulate or variance)"
+            )
         console.print(f"[bold]sums[/] {escape(line)}", soft_wrap=True)
 
 

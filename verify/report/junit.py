@@ -16,6 +16,7 @@ from verify_norm.report import difference
 from verify_norm.report.compare.model import Pair, RunComparison
 from verify_norm.report.words import no_data
 
+Test = tuple[str, str, str]  # a name, the element that says how it ended, and its text; "": the test passes
 START = '<?xml version="1.0" encoding="utf-8"?>\n'
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0 has no form for these
 
@@ -44,9 +45,6 @@ def of(
     return START + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-Test = tuple[str, str, str]  # a name, the element that says how it ended, and its text; "": the test passes
-
-
 def _tests(report: Report) -> Iterator[Test]:
     """Yield the checks of a report, and those that only a finding names."""
     named = dict.fromkeys([check.name for check in report.checks] + [finding.check for finding in report.findings])
@@ -65,6 +63,7 @@ def _worse(pair: Pair) -> str:
 
 
 def _suite(root: ElementTree.Element, name: str, tests: list[Test], seconds: float) -> None:
+    """Add a suite of tests."""
     suite = ElementTree.SubElement(root, "testsuite", name=_clean(name), tests=str(len(tests)))
     for kind, total in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(total, str(sum(bool(text) and how == kind for _, how, text in tests)))

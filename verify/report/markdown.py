@@ -15,11 +15,12 @@ from verify_norm.core.report_text import cases, explanation, next_step, replay_l
 from verify_norm.core.results import Report
 from verify_norm.core.tally import CheckResult
 from verify_norm.report import difference
+from verify_norm.report.basis import seen
 from verify_norm.report.compare.errors import of_survey, of_tally
 from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way
 from verify_norm.report.detected import detected, detected_by_all
-from verify_norm.report.terminal import number
-from verify_norm.report.words import no_data, percent, seen, skip_line
+from verify_norm.report.numbers import ascii_number, percent
+from verify_norm.report.words import facts_of, failures, no_data, skip_line
 from verify_norm.report.worst import CONDITION, worst_cases
 
 LONGEST, LONGEST_CODE = 600, 4000  # characters of one text of a kernel: GitHub accepts 1 MiB for a step
@@ -53,7 +54,10 @@ def code(text: str) -> str:
 
 
 def _line(text: str, longest: int) -> str:
-    line = " ".join(_INVISIBLE.sub(" ", text).split()) or "\ufffd" * bool(text)
+    """Return a text on one line, at most so long; U+FFFD for one that has nothing visible."""
+    line = " ".join(_INVISIBLE.sub(" ", text).split())
+    if text and not line:
+        return "\ufffd"
     return line if len(line) <= longest else line[:longest] + " …"
 
 
@@ -73,53 +77,62 @@ def of_comparison(found: RunComparison) -> str:
 
 def _document(document: Document) -> Iterator[str]:
     report = report_of(document)
-    failed = report.findings or (isinstance(document, Audit) and document.disagreements)
-    yield f"### {'❌' if failed else '✅' if document.ok else '⚠️'} {_verdict(document, report)}"
+    mark = "✅" if document.ok else "⚠️"
+    if failures(document):
+        mark = "❌"
+    yield f"### {mark} {_verdict(document, report)}"
     yield ""
-    if saw := seen(report):
-        yield from (*(f"- {escaped(line)}" for line in saw), "")
+    saw = seen(report)
+    if saw:
+        yield from (f"- {escaped(line)}" for line in saw)
+        yield ""
     yield from _errors(map(of_tally, report.tallies), probable=[tally.probable for tally in report.tallies])
     yield from _worst(report)
     for finding in report.findings[:MOST]:
         yield from _finding(report, finding)
     settled, line = next_step(report)
     if settled:
-        yield from (f"{escaped(settled[0].upper() + settled[1:])}: {code(line)}", "")
+        yield f"{escaped(settled[0].upper() + settled[1:])}: {code(line)}"
+        yield ""
+    skipped = report.skipped
     if isinstance(document, Audit):
         yield from _audit(document)
-    skipped = (*report.skipped, *(document.skipped if isinstance(document, Audit) else ()))
+        skipped += document.skipped
     details = [_check(report, check) for check in report.checks]
     details += [f"the run would have detected {_factor(place)}: {escaped(e)}" for place, e in detected_by_all(report)]
     details += [f"not checked: {escaped(skip_line(skip))}" for skip in skipped]
-    details += [escaped(", ".join(f"{name} {value}" for name, value in report.environment.items()))]
+    details.append(escaped(facts_of(report.environment)))
     yield from _folded("checks, and what was not checked", details)
 
 
 def _verdict(document: Document, report: Report) -> str:
-    name = f"{code(report.kernel)} {escaped(report.op) if report.op not in report.kernel else ''}".rstrip()
+    """Return the verdict and what it is based on."""
+    name = code(report.kernel)
+    if report.op not in report.kernel:
+        name = f"{name} {escaped(report.op)}"
     basis = f"{cases(report)} in {report.seconds:.1f} s"
     if document.verdict is Exit.NOTHING:
         return f"nothing checked: {name}"
-    disagreements = len(document.disagreements) if isinstance(document, Audit) else 0
-    parts = [count(len(report.findings), "finding")] * bool(report.findings)
-    parts += [count(disagreements, "disagreement") + " with its contract"] * bool(disagreements)
-    if parts:
-        return f"FAIL {name}: {' and '.join(parts)}; {basis}"
-    cut = f"; {escaped(report.unfinished)}" if report.unfinished else ""
-    cut += f"; not done: {escaped(', '.join(document.lost))}" if isinstance(document, Audit) and document.lost else ""
-    found = (
-        f"incomplete {name}: no finding so far;"
-        if document.verdict is Exit.INCOMPLETE
-        else f"PASS {name}{report.within}:"
-    )
-    return f"{found} {basis}{cut}"
+    failed = failures(document)
+    if failed:
+        return f"FAIL {name}: {failed}; {basis}"
+    if report.unfinished:
+        basis += f"; {escaped(report.unfinished)}"
+    if isinstance(document, Audit) and document.lost:
+        basis += f"; not done: {escaped(', '.join(document.lost))}"
+    if document.verdict is Exit.INCOMPLETE:
+        return f"incomplete {name}: no finding so far; {basis}"
+    return f"PASS {name}{report.within}: {basis}"
 
 
 def _check(report: Report, check: CheckResult) -> str:
+    """Return in how many cases a check looked and failed, and what it would have detected."""
+    result = count(check.cases, "case") if check.cases else escaped(no_data(check))
+    if check.failed:
+        result = f"failed in {check.failed} of {result}"
     smallest = detected(report, check.name)
-    power = f"; alone it would have detected {_factor('any output')}: {escaped(smallest)}" * bool(smallest)
-    checked = f"failed in {check.failed} of " * bool(check.failed) + count(check.cases, "case")
-    return f"{escaped(check.name)}: {checked if check.cases else escaped(no_data(check))}{power}"
+    power = f"; alone it would have detected {_factor('any output')}: {escaped(smallest)}" if smallest else ""
+    return f"{escaped(check.name)}: {result}{power}"
 
 
 def _factor(place: str) -> str:
@@ -129,11 +142,11 @@ def _factor(place: str) -> str:
 def _errors(errors: Iterable[Errors], title: str = "", probable: Iterable[float | None] = ()) -> Iterator[str]:
     """Yield the errors of each output, with `probable`, the errors over the probable error, if there are any."""
     rows = []
-    beside = ["–" if one is None else number(one) for one in probable]
+    beside = ["–" if one is None else ascii_number(one) for one in probable]
     for place, e in enumerate(errors):
-        numbers = (str(e.cases), number(e.mean), f"{e.bias:+.2g}", number(e.p99), percent(e.correct))
-        bold = "**" * (e.ratio > 1)
-        ratio = f"{bold}{number(e.ratio)}{bold}"
+        numbers = (str(e.cases), ascii_number(e.mean), f"{e.bias:+.2g}", ascii_number(e.p99), percent(e.correct))
+        bold = "**" if e.ratio > 1 else ""
+        ratio = f"{bold}{ascii_number(e.ratio)}{bold}"
         rows.append((escaped(e.output), escaped(e.dtype), *numbers, ratio, *beside[place : place + 1]))
     if rows:
         yield from _table((*ERRORS, "error/probable")[: len(rows[0])], rows, words=2, title=title)
@@ -142,7 +155,7 @@ def _errors(errors: Iterable[Errors], title: str = "", probable: Iterable[float 
 def _worst(report: Report) -> Iterator[str]:
     """Yield the worst cases and their conditions."""
     rows = [
-        (escaped(w.output), escaped(w.dtype), w.measure, escaped(case(w.spec)), number(w.error), *w.numbers)
+        (escaped(w.output), escaped(w.dtype), w.measure, escaped(case(w.spec)), ascii_number(w.error), *w.numbers)
         for w in worst_cases(report)
     ]
     if rows:
@@ -165,12 +178,19 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: int, t
 
 
 def _finding(report: Report, finding: Finding) -> Iterator[str]:
-    values = "" if finding.got is None or finding.want is None else f"got {finding.got!r}, expected {finding.want!r}; "
+    """Yield what failed, what explains it, and the facts about the smallest case that shows it."""
     yield f"- **FAIL {escaped(finding.check)}**: {escaped(finding.message)}"
-    if why := explanation(report, finding):
+    why = explanation(report, finding)
+    if why:
         yield f"  {escaped(why)}"
-    values += f"data: {escaped(str(finding.condition))}; " if finding.condition else ""
-    yield f"  {values}seen in {count(finding.cases, 'case')}; replay: {code(replay_line(report, finding.spec))}"
+    facts = []
+    if finding.got is not None and finding.want is not None:
+        facts.append(f"got {finding.got!r}, expected {finding.want!r}")
+    if finding.condition:
+        facts.append(f"data: {escaped(str(finding.condition))}")
+    facts.append(f"seen in {count(finding.cases, 'case')}")
+    facts.append(f"replay: {code(replay_line(report, finding.spec))}")
+    yield f"  {'; '.join(facts)}"
     yield ""
 
 
@@ -208,12 +228,15 @@ def _pair(pair: Pair) -> Iterator[str]:
     yield from (_change(change) for change in changes[:MOST])
     if len(changes) > MOST:
         yield f"- … and {len(changes) - MOST} more"
-    if same := len(pair.of("same")):
+    same = len(pair.of("same"))
+    if same:
         yield f"- {MARKS['same']} {count(same, 'finding')} as before"
     yield ""
-    names = ((escaped(r.new.output), escaped(r.new.dtype), "typical" if r.new.typical else "cases") for r in pair.rows)
-    cells = ((*name, *difference.columns(r.old, r.new)) for name, r in zip(names, pair.rows, strict=True))
-    yield from _table(difference.HEADS, cells, words=3)
+    rows = []
+    for row in pair.rows:
+        data = "typical" if row.new.typical else "cases"
+        rows.append((escaped(row.new.output), escaped(row.new.dtype), data, *difference.columns(row.old, row.new)))
+    yield from _table(difference.HEADS, rows, words=3)
     if pair.notes:
         yield from _folded("what else differs", [escaped(note) for note in pair.notes])
 

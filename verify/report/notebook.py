@@ -8,7 +8,8 @@ from verify_norm.core.case_words import case
 from verify_norm.core.finding import Finding
 from verify_norm.core.report_text import explanation, next_step, replay_line
 from verify_norm.core.results import Report
-from verify_norm.report.words import headline, number, printable
+from verify_norm.report.numbers import number
+from verify_norm.report.words import headline, printable
 
 COLOURS = {"pass": "#1a7f37", "fail": "#cf222e", "none": "#cf222e", "part": "#9a6700"}
 HEADS = ("kernel", "operator", "verdict", "largest error/bound")
@@ -24,13 +25,16 @@ def table(*reports: Report) -> str:
             f"<code>{_text(replay_line(report, finding.spec))}</code></li>"
             for finding in report.findings
         ]
-        parts += [f"<ul>{''.join(items)}</ul>"] * bool(items)
+        if items:
+            parts.append(f"<ul>{''.join(items)}</ul>")
         settled, line = next_step(report)
-        parts += [f"<p>{_text(settled)}:<br><code>{_text(line)}</code></p>"] * bool(settled)
+        if settled:
+            parts.append(f"<p>{_text(settled)}:<br><code>{_text(line)}</code></p>")
     return "".join(parts)
 
 
 def _row(report: Report) -> str:
+    """Return the row of a report."""
     said = headline(report)
     worst: dict[str, float] = {}
     for tally in report.tallies:

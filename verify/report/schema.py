@@ -27,8 +27,6 @@ KINDS: dict[str, tuple[Any, int, str]] = {  # a document's type, the version of 
     "exhaust": (exhaust.Exhausted, exhaust.SCHEMA, "verify-norm's exhaustive run of one kernel"),
     "case": (CaseSpec, SCHEMA, "a case of verify-norm, as its replay lines have it"),
 }
-
-
 FIRST = {"comparison": "worse", "same": "identical"}  # the verdict, in front of a document
 
 

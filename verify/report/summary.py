@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from verify_norm.auditing.model import Document, report_of
-from verify_norm.report.terminal import number, table
+from verify_norm.report.numbers import ascii_number
+from verify_norm.report.terminal import table
 from verify_norm.report.words import headline
 
 STYLES = {"pass": "green", "fail": "red", "none": "red", "part": "yellow"}
@@ -25,7 +26,7 @@ def show_summary(documents: Sequence[Document], console: Console) -> None:
             f"[{STYLES[said.kind]} bold]{said.word}[/]",
             str(len(report.findings)),
             str(report.cases),
-            "–" if ratio is None else number(ratio),
+            "–" if ratio is None else ascii_number(ratio),
             f"{report.seconds:.1f}",
         )
     console.print("", made)

@@ -15,9 +15,11 @@ from verify_norm.core.report_text import cases, facts, next_step
 from verify_norm.core.results import Report
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Tally
+from verify_norm.report.basis import seen
 from verify_norm.report.detected import detected, detected_by_all, relative
 from verify_norm.report.markup import escape
-from verify_norm.report.words import percent, seen, skip_line
+from verify_norm.report.numbers import ascii_number, percent
+from verify_norm.report.words import facts_of, skip_line
 from verify_norm.report.worst import CONDITION, Worst, worst_cases
 
 POWER = (
@@ -61,14 +63,12 @@ def show_report(report: Report, console: Console) -> None:
     """Print the whole report."""
     if report.tallies:
         console.print(_errors(report.tallies))
-    if worst := [one for one in worst_cases(report) if not one.rounding]:
+    worst = [one for one in worst_cases(report) if not one.rounding]
+    if worst:
         console.print(_worst(worst))
-    idle = {result.no_data for result in report.checks}
-    if not report.cases and len(idle) == 1:  # all for one reason
-        console.print(f"[yellow]– no data[/]  of any check: {escape(idle.pop())}")
-    for result in report.checks if report.cases else ():
-        console.print(_check(report, result))
-    if told := detected_by_all(report):
+    _show_checks(report, console)
+    told = detected_by_all(report)
+    if told:
         console.print("the run would have detected a factor of 1 ± e, before the last rounding, on")
         for place, words in told:
             console.print(f"  {place}: e = {escape(words)}")
@@ -80,10 +80,21 @@ def show_report(report: Report, console: Console) -> None:
     if settled:
         console.print(f"\n{escape(settled[0].upper() + settled[1:])}:")
         console.print(f"  [bold]{escape(line)}[/]", soft_wrap=True)
-    console.print(f"[dim]{escape(', '.join(f'{k} {v}' for k, v in report.environment.items()))}[/]")
+    console.print(f"[dim]{escape(facts_of(report.environment))}[/]")
     console.print(_verdict(report))
     for line in seen(report):
         console.print(Padding(escape(line), (0, 0, 0, 5)))
+
+
+def _show_checks(report: Report, console: Console) -> None:
+    """Print a line for each check; without cases one line alone, if all have the same reason."""
+    if report.cases:
+        for result in report.checks:
+            console.print(_check(report, result))
+        return
+    reasons = {result.no_data for result in report.checks}
+    if len(reasons) == 1:
+        console.print(f"[yellow]– no data[/]  of any check: {escape(reasons.pop())}")
 
 
 def _errors(tallies: tuple[Tally, ...]) -> Table:
@@ -91,10 +102,15 @@ def _errors(tallies: tuple[Tally, ...]) -> Table:
     made = table(*heads, "error/probable")
     for tally in tallies:
         ulp = tally.ulp
-        numbers = (number(ulp.maximum), number(ulp.quantile(0.99)), number(ulp.mean), percent(ulp.correctly_rounded))
-        ratio = f"[{'red' if tally.ratio > 1 else 'green'}]{number(tally.ratio)}[/]"
+        numbers = (
+            ascii_number(ulp.maximum),
+            ascii_number(ulp.quantile(0.99)),
+            ascii_number(ulp.mean),
+            percent(ulp.correctly_rounded),
+        )
+        ratio = f"[{'red' if tally.ratio > 1 else 'green'}]{ascii_number(tally.ratio)}[/]"
         counts = (str(tally.cases), f"{tally.elements:,}")
-        probable = "–" if tally.probable is None else number(tally.probable)
+        probable = "–" if tally.probable is None else ascii_number(tally.probable)
         made.add_row(tally.output, tally.dtype, *counts, *numbers, ratio, probable)
     return made
 
@@ -102,16 +118,20 @@ def _errors(tallies: tuple[Tally, ...]) -> Table:
 def _worst(worst: Iterable[Worst]) -> Table:
     made = table("worst", "dtype", "by", "error", *CONDITION, "in", words=3, folded=("in",))
     for one in worst:
-        made.add_row(one.output, one.dtype, one.measure, number(one.error), *one.numbers, _data(one.spec))
+        made.add_row(one.output, one.dtype, one.measure, ascii_number(one.error), *one.numbers, _data(one.spec))
     return made
 
 
 def _data(spec: CaseSpec) -> str:
     """Return a case, short: the shape, and the data where they are unusual."""
-    notes = [] if spec.data == "normal" else [spec.data]
-    notes += [f"offset {spec.offset:g}"] if spec.offset else []
-    notes += [f"scale 2^{spec.log2_scale}"] if spec.log2_scale else []
-    return escape(" ".join(["×".join(map(str, spec.shape)), *notes]))
+    words = ["×".join(map(str, spec.shape))]
+    if spec.data != "normal":
+        words.append(spec.data)
+    if spec.offset:
+        words.append(f"offset {spec.offset:g}")
+    if spec.log2_scale:
+        words.append(f"scale 2^{spec.log2_scale}")
+    return escape(" ".join(words))
 
 
 def _check(report: Report, result: CheckResult) -> str:
@@ -155,8 +175,3 @@ def _verdict(report: Report) -> str:
     if report.verdict is Exit.INCOMPLETE:
         return f"[yellow bold]INCOMPLETE[/] {kernel}: no finding so far; {basis}{cut}"
     return f"[green bold]PASS[/] {kernel}{report.within}: {basis}{cut}"
-
-
-def number(value: float) -> str:
-    """Return a number with two decimals, or as a power of ten."""
-    return f"{value:.2f}" if value < 1000 else f"{value:.0e}".replace("e+0", "e+")

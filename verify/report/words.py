@@ -1,28 +1,17 @@
-"""The parts of a report in words and numbers: its verdict, a case, an error. The page uses most of them."""
+"""The parts of a report in words: its verdict, its contract, what was not checked. The page uses most of them."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from math import inf, isfinite
 from typing import Literal
 
-from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
-from verify_norm.core import ways
+from verify_norm.auditing.model import Audit, Document, report_of
 from verify_norm.core.case_words import count
 from verify_norm.core.contract import Contract
-from verify_norm.core.errors import Exit, alternatives
-from verify_norm.core.proved import sentences
+from verify_norm.core.errors import Exit
 from verify_norm.core.report_text import cases, unchecked
-from verify_norm.core.results import Report
 from verify_norm.core.tally import CheckResult, Skip
 
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}  # to their pictures
-RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-ALGORITHMS = {
-    "two_pass": "two-pass",
-    "one_pass": "one-pass",
-    "shifted_one_pass": "shifted one-pass",
-    "welford": "Welford",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +26,11 @@ class Headline:
 def headline(document: Document) -> Headline:
     """Return the verdict. As for `Audit.ok`, a disagreement with the contract fails a kernel."""
     report = report_of(document)
-    disagreements = len(document.disagreements) if isinstance(document, Audit) else 0
     basis = f"{cases(report)} in {report.seconds:.1f} s"
-    broken = f"the fingerprint disagrees with the contract in {count(disagreements, 'point')}" if disagreements else ""
+    broken = ""
+    if isinstance(document, Audit) and document.disagreements:
+        points = count(len(document.disagreements), "point")
+        broken = f"the fingerprint disagrees with the contract in {points}"
     cut = f"; {report.unfinished}" if report.unfinished else ""
     if report.findings:
         also = f", and {broken}" if broken else ""
@@ -55,73 +46,20 @@ def headline(document: Document) -> Headline:
     return Headline("pass", "PASS", f"No finding by {count(ran, 'check')} in {basis}{report.within}{cut}.")
 
 
-def seen(report: Report) -> list[str]:
-    """Return what the compared cases had in them, and the contract if it is not the strict one, a line for each fact.
-
-    The last lines are what is proved, and what the run spent beside the cases. There are no others where no output was
-    compared, and for a report of an older verify-norm.
-    """
-    saw, done = report.seen, report.coverage
-    if saw is None or done is None or not done.compared:
-        return sentences(report.proofs)
-    sizes = [f"M = {saw.rows:,}", f"N = {saw.length:,}", *[f"C/G = {saw.group:,}"] * (saw.group > 0)]
-    types = ", ".join(saw.types) + f"; weights also {', '.join(saw.weights)}" * bool(saw.weights)
-    layouts = ", ".join(sorted(saw.layouts, key=lambda name: (name != "contiguous", name))).replace("_", " ")
-    lines = [f"at most {', '.join(sizes)}, {count(saw.elements, 'element')}; {types}; {layouts}"]
-    if done.possible:
-        lines[0] += f"; {done.pairs:,} of {count(done.possible, 'pair')} of choices"
-    if saw.ways:
-        lines += ["; ".join(f"{check}: {', '.join(_listed(taken))}" for check, taken in saw.ways.items())]
-    if report.contract != Contract():
-        lines += [f"contract: {contract(report.contract)}"]
-    called = [f"{name} in {times:,} of {count(done.compared, 'case')}" for name, times in saw.operators.items()]
-    lines += [f"it calls torch's {', '.join(called)}"] * bool(called)
-    lines += [f"note: {words}, in {count(times, 'case')}" for words, times in saw.notes.items()]
-    return [*lines, *sentences(report.proofs), *filter(None, [spent(report)])]
+def failures(document: Document) -> str:
+    """Return the number of findings and, of an audit, of disagreements with the contract, in words; "" if none."""
+    parts = []
+    findings = report_of(document).findings
+    if findings:
+        parts.append(count(len(findings), "finding"))
+    if isinstance(document, Audit) and document.disagreements:
+        parts.append(f"{count(len(document.disagreements), 'disagreement')} with its contract")
+    return " and ".join(parts)
 
 
-def _listed(taken: Iterable[str]) -> list[str]:
-    """Return ways as a reader sees them: the sets of inputs that alone require a gradient, if several, as a number.
-
-    >>> _listed(["under autocast", "where x, weight alone require a gradient", "where x alone requires a gradient"])
-    ['under autocast', 'where some inputs alone require a gradient (2 sets of them)']
-    """
-    sets = [way for way in taken if way in ways.sets_of_leaves()]
-    if len(sets) < 2:
-        return list(taken)
-    others = [way for way in taken if way not in sets]
-    return [*others, f"where some inputs alone require a gradient ({len(sets)} sets of them)"]
-
-
-def spent(report: Report) -> str:
-    """Return how much of a run was compilation, and the start of processes; "" where it was neither.
-
-    Seconds of processes that ran at the same time add up.
-    """
-    work = report.work
-    if work is None or not (work.started or work.compiled.kernels or work.compiled.cached or work.compiled.graphs):
-        return ""
-    made, beside = work.compiled, f"{work.workers} × " * (work.workers > 1)
-    things = [count(made.kernels, "kernel")] * bool(made.kernels)
-    things += [f"{count(made.graphs, 'graph')} of torch.compile"] * bool(made.graphs)
-    compiled = f"compiled {' and '.join(things)} in {made.seconds:.1f} s of {beside}{report.seconds:.1f} s"
-    parts = [f"{work.workers} workers"] * (work.workers > 1) + [compiled if things else "compiled nothing"]
-    parts += [f"{count(made.cached, 'kernel')} came from Triton's cache"] * bool(made.cached)
-    parts += [f"started {work.started} process{'es' * (work.started != 1)} in {work.starting:.1f} s"] * bool(
-        work.started
-    )
-    return "; ".join(parts)
-
-
-def evidence(report: Report) -> str:
-    """Return the warning of a run without a GPU that it says nothing about one; "" where it ran on a GPU."""
-    if not report.checked or ("interpreter" not in report.environment and report.settings.device != "cpu"):
-        return ""
-    if report.backend == "torch":
-        return "It ran on the CPU: this is no evidence about a GPU."
-    inside = "in Triton’s interpreter"
-    where = inside if report.backend == "triton" else "on the CPU, Triton code, if any, in its interpreter"
-    return f"It ran {where}: this is no evidence about a GPU."
+def facts_of(environment: Mapping[str, str]) -> str:
+    """Return where a run was made, and with which versions, on one line."""
+    return ", ".join(f"{name} {value}" for name, value in environment.items())
 
 
 def printable(value: object) -> str:
@@ -135,7 +73,7 @@ def printable(value: object) -> str:
 
 def sentence(plain: str) -> str:
     """Return the text with a full stop at its end, "" unchanged."""
-    return plain + "." * bool(plain and plain[-1] not in ".!?…")
+    return plain if not plain or plain.endswith((".", "!", "?", "…")) else f"{plain}."
 
 
 def no_data(check: CheckResult) -> str:
@@ -147,51 +85,6 @@ def skip_line(skip: Skip) -> str:
     """Return what was not checked, in how many cases, and why."""
     times = f" ({count(skip.cases, 'case')})" if skip.cases > 1 else ""
     return f"{skip.what}{times}: {skip.reason}"
-
-
-def number(value: float) -> str:
-    """Return an error in ulp or in bounds: with two decimals, or with a power of ten.
-
-    >>> number(0.5), number(12345.6), number(1.2e-9), number(float("inf"))
-    ('0.50', '12,346', '1.2 × 10⁻⁹', '∞')
-    """
-    if value != value:
-        return "NaN"
-    sign = "−" if value < 0 else ""
-    size = abs(value)
-    if size == inf:
-        return sign + "∞"
-    if size == 0 or 0.005 <= size < 999.995:
-        return f"{sign}{size:.2f}" if size else "0"
-    if 999.995 <= size < 999_999.5:
-        return f"{sign}{size:,.0f}"
-    digits, power = f"{size:.1e}".split("e")
-    return f"{sign}{digits} × 10{str(int(power)).translate(RAISED)}"
-
-
-def step(value: float) -> str:
-    """Return a value that is set, such as an offset or a length: short, and whole where it is whole.
-
-    >>> step(262144.0), step(1e-30), step(31.622776)
-    ('262,144', '10⁻³⁰', '31.6')
-    """
-    if isfinite(value) and value == int(value) and abs(value) < 1e6:
-        return f"{int(value):,}".replace("-", "−")
-    if not isfinite(value) or 1e-3 <= abs(value) < 1e6:
-        return f"{value:.3g}".replace("-", "−")
-    digits, power = f"{value:.2e}".split("e")
-    times = "" if float(digits) == 1 else f"{float(digits):g} × "
-    return f"{times}10{str(int(power)).translate(RAISED)}"
-
-
-def short(value: float) -> float:
-    """Return the value with four digits: a figure shows no more."""
-    return float(f"{value:.4g}")
-
-
-def percent(share: float) -> str:
-    """Return a share as a percentage with two decimals."""
-    return f"{100 * share:.2f} %"
 
 
 def contract(promised: Contract) -> str:
@@ -206,42 +99,6 @@ def setting(value: object) -> str:
         return ", ".join(map(str, value)) or "all"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "the default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def algorithm(name: str) -> str:
-    """Return a textbook algorithm's name, as it is written in prose."""
-    return ALGORITHMS.get(name, name)
-
-
-def likeness(ladder: Ladder) -> str:
-    """Return a sentence on the algorithms that the kernel's errors resemble; "" where there is no algorithm."""
-    names = [algorithm(name) for name in ladder.like]
-    if len(names) == 1:
-        return f"Like {names[0]}."
-    if names and set(ladder.like) == {name for rung in ladder.rungs for name in rung.textbook}:
-        return "Like all of these: this data does not tell them apart."
-    if names:
-        return f"Like {alternatives(names)}: this data does not tell them apart."
-    return "Like none of these." if any(rung.textbook for rung in ladder.rungs) else ""
-
-
-def unjudged(rung: Rung) -> bool:
-    """Return whether no bound applies to the errors of a step."""
-    return rung.ratio == 0 and rung.error_ulp != 0
-
-
-def climb(ladder: Ladder) -> str:
-    """Return whether and where a ladder exceeds its bound, and why it ends."""
-    unbounded = [rung for rung in ladder.rungs if unjudged(rung)]
-    words = []
-    if ladder.first_over is not None:
-        words.append(f"Over its bound first at {ladder.unit} {step(ladder.first_over)}.")
-    elif len(unbounded) < len(ladder.rungs):
-        words.append("Within its bound at every step that has one." if unbounded else "Within its bound at every step.")
-    if unbounded:
-        words.append(f"No bound applies at {count(len(unbounded), 'step')}, first at {step(unbounded[0].value)}.")
-    words.append(likeness(ladder))
-    if ladder.stopped:
-        words.append(f"It ends early: {sentence(ladder.stopped)}")
-    return " ".join(filter(None, words))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "the default" if value is None else str(value)

@@ -25,9 +25,10 @@ class Worst:
     @property
     def numbers(self) -> list[str]:
         """The numbers that CONDITION names."""
-        c = self.condition
-        known = [None] * len(CONDITION) if c is None else [c.cancellation, c.offset, c.variance]
-        return ["–" if one is None else f"{one:.3g}" for one in known]
+        if self.condition is None:
+            return ["–"] * len(CONDITION)
+        values = (self.condition.cancellation, self.condition.offset, self.condition.variance)
+        return ["–" if value is None else f"{value:.3g}" for value in values]
 
     @property
     def rounding(self) -> bool:

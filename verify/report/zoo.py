@@ -38,7 +38,8 @@ def show_zoo(outcomes: list[Outcome], left_out: Iterable[Example], console: Cons
     for outcome in outcomes:
         if outcome.gap:
             console.print(f"[yellow]no verdict[/]: {outcome.example.name}: {escape(outcome.gap)}")
-    detected, flagged = (sum(outcome.detected for outcome in some) for some in (wrong, correct))
+    detected = sum(outcome.detected for outcome in wrong)
+    flagged = sum(outcome.detected for outcome in correct)
     color = "green" if all(outcome.as_expected for outcome in outcomes) else "red"
     console.print(
         f"[{color} bold]{detected} of {len(wrong)} wrong kernels detected, {flagged} of {len(correct)} correct kernels "
@@ -52,7 +53,7 @@ def _matrix(title: str, outcomes: list[Outcome], policies: list[str]) -> Table:
     for outcome in sorted(outcomes, key=lambda o: o.example.name):
         example, first = outcome.example, detecting(outcome)
         after = str(first.after if first else outcome.cases)
-        case = "" if first is None else "×".join(map(str, first.spec.shape)) + f" {first.spec.dtype}"
+        case = "" if first is None else f"{'×'.join(map(str, first.spec.shape))} {first.spec.dtype}"
         others = [POLICY[outcome.policies[name].caught] for name in policies]
         made.add_row(
             example.name, example.kind, _verdict(outcome, first), after, f"{outcome.seconds:.1f}", case, *others
@@ -88,7 +89,8 @@ def _score(wrong: list[Outcome]) -> Table:
 
 def _policy(name: str, wrong: list[Outcome], correct: list[Outcome]) -> str:
     """Return how many of the kernels to which a policy applies it detects, and how many correct ones it flags."""
-    judged, alarms = ([o.policies[name].caught for o in some if name in o.policies] for some in (wrong, correct))
-    applies, flagged = ([caught for caught in some if caught is not None] for some in (judged, alarms))
-    detected = f"{sum(applies)} of {len(applies)} wrong kernels detected ({len(judged) - len(applies)} not applicable)"
+    answers = [outcome.policies[name].caught for outcome in wrong if name in outcome.policies]
+    alarms = [outcome.policies[name].caught for outcome in correct if name in outcome.policies]
+    judged, flagged = ([caught for caught in some if caught is not None] for some in (answers, alarms))
+    detected = f"{sum(judged)} of {len(judged)} wrong kernels detected ({len(answers) - len(judged)} not applicable)"
     return f"under {name}'s policy: {detected}, {sum(flagged)} of {len(flagged)} correct kernels falsely flagged"

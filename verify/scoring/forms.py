@@ -31,27 +31,17 @@ class Subject:
     only: str = ""
 
 
-# Problems of KernelBench's level 1: the operator, how ModelNew is called, and which cases its form can express.
-KERNELBENCH: dict[str, tuple[str, str, str, str]] = {
-    "33": (
-        "batchnorm_fwd",
-        "{path}:ModelNew",
-        f"{ONE_EPS},momentum=0.1",
-        "ndim=4,weight,bias,running,training,numel>0",
-    ),
-    "34": ("instancenorm_fwd", "{path}:ModelNew", ONE_EPS, "ndim=4,numel>0"),
-    "35": ("groupnorm_fwd", "{path}:ModelNew", ONE_EPS, "ndim>=3,weight,bias,numel>0"),
-    "36": (
-        "rmsnorm_fwd",
-        f"{__package__}.shims:kernelbench_rmsnorm",
-        "path={path!r}",
-        "weight=false,normalized_ndim=1,numel>0",
-    ),
-    "39": (
-        *("rmsnorm_fwd", f"{__package__}.shims:kernelbench_l2norm", "path={path!r}"),
-        "weight=false,normalized_ndim=1,numel>0,eps=0,N=16+256+1024+16384",
-    ),
-    "40": ("layernorm_fwd", "{path}:ModelNew", ONE_EPS, "weight,bias,numel>0"),
+# Problems of KernelBench's level 1, as subjects of a file `{path}`: how its ModelNew is called, and which cases its
+# form can express.
+MODEL, SHIM = "{path}:ModelNew", f"{__package__}.shims:kernelbench_"
+ROWS = "weight=false,normalized_ndim=1,numel>0"
+KERNELBENCH = {
+    "33": Subject(MODEL, "batchnorm_fwd", f"{ONE_EPS},momentum=0.1", "ndim=4,weight,bias,running,training,numel>0"),
+    "34": Subject(MODEL, "instancenorm_fwd", ONE_EPS, "ndim=4,numel>0"),
+    "35": Subject(MODEL, "groupnorm_fwd", ONE_EPS, "ndim>=3,weight,bias,numel>0"),
+    "36": Subject(f"{SHIM}rmsnorm", "rmsnorm_fwd", "path={path!r}", ROWS),
+    "39": Subject(f"{SHIM}l2norm", "rmsnorm_fwd", "path={path!r}", f"{ROWS},eps=0,N=16+256+1024+16384"),
+    "40": Subject(MODEL, "layernorm_fwd", ONE_EPS, "weight,bias,numel>0"),
 }
 FLASHINFER = {"rmsnorm": "rmsnorm_fwd", "fused_add_rmsnorm": "add_rmsnorm_fwd"}
 ABSENT = {  # of gpu-mode's tuple: the cases that a submission without it can express
@@ -81,12 +71,14 @@ def subject(kernel: str, op: str | None, form: str, problem: str, folder: Path) 
             raise UsageError(f"kernel: expected a function of {kernel}, such as {kernel}:rms_norm, got the file alone")
         return Subject(kernel, op)
     path = _file(kernel)
+    expected, read = FORMS[form]
     if not problem:
-        raise UsageError(f"problem: expected {FORMS[form][0]}, got nothing")
-    return FORMS[form][1](path, op, problem, folder)
+        raise UsageError(f"problem: expected {expected}, got nothing")
+    return read(path, op, problem, folder)
 
 
 def _file(name: str) -> str:
+    """Return the path of a file; raises UsageError if there is none."""
     path = Path(name)
     if not path.is_file():
         alone = name.rpartition(":")[0]
@@ -96,16 +88,18 @@ def _file(name: str) -> str:
 
 
 def _kernelbench(path: str, op: str | None, problem: str, folder: Path) -> Subject:
-    number = re.match(r"\d*", Path(problem).name)
-    assert number is not None
-    known = KERNELBENCH[one_of("problem", number[0] or problem, KERNELBENCH)]
-    computes, target, bind, only = known
-    if op not in (None, computes):
-        raise UsageError(f"op: problem {number[0]} of KernelBench is {computes}, got {op}")
-    return Subject(target.format(path=path), computes, bind.format(path=path), only)
+    """Return a solution of KernelBench; the problem is its number, or the name of its file, which begins with it."""
+    digits = re.match(r"\d*", Path(problem).name)
+    assert digits is not None
+    number = one_of("problem", digits[0] or problem, KERNELBENCH)
+    known = KERNELBENCH[number]
+    if op not in (None, known.op):
+        raise UsageError(f"op: problem {number} of KernelBench is {known.op}, got {op}")
+    return replace(known, target=known.target.format(path=path), bind=known.bind.format(path=path))
 
 
 def _flashinfer(path: str, op: str | None, problem: str, folder: Path) -> Subject:
+    """Return a solution of flashinfer-trace; the problem is the file of its definition."""
     definition, solution = _json(_file(problem)), _json(path)
     kind = one_of("op_type", str(_of(definition, "op_type", str)), FLASHINFER)
     if "add" in str(definition.get("name", "")) and kind == "rmsnorm":
@@ -121,17 +115,21 @@ def _flashinfer(path: str, op: str | None, problem: str, folder: Path) -> Subjec
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(str(_of(source, "content", str)), encoding="utf-8")
     eps = re.search(r"\beps(?:ilon)?\b\s*=\s*([0-9.]+(?:e-?\d+)?)", str(definition.get("reference", "")), re.IGNORECASE)
-    clauses = ["ndim=2,numel>0,weight,weight_dtype=x", f"eps={eps[1]}" if eps else ""]
-    sizes = [axis.get("value") for name, axis in _of(definition, "axes", dict).items() if name == "hidden_size"]
-    clauses += [f"N={sizes[0]}"] * isinstance(next(iter(sizes), None), int)
+    bind = f"eps={eps[1]}" if eps else ""
+    clauses = ["ndim=2,numel>0,weight,weight_dtype=x", bind]
+    axes = _of(definition, "axes", dict)
+    size = axes["hidden_size"].get("value") if "hidden_size" in axes else None
+    if isinstance(size, int):
+        clauses.append(f"N={size}")
     first: Any = next(iter(_of(definition, "inputs", dict).values()), None)
     dtype = str(_of(first, "dtype", str))
-    clauses += [f"dtype={CLAUSES[dtype]}"] * (dtype in CLAUSES)
-    bind = f"eps={eps[1]}" if eps else ""
+    if dtype in CLAUSES:
+        clauses.append(f"dtype={CLAUSES[dtype]}")
     return Subject(f"{folder / file}:{function}", FLASHINFER[kind], bind, joined(*clauses))
 
 
 def _gpumode(path: str, op: str | None, problem: str, folder: Path) -> Subject:
+    """Return a submission to gpu-mode; the problem is the names in the tuple that it takes."""
     if op is None:
         raise UsageError("op: expected an operator, such as rmsnorm_fwd: custom_kernel does not tell; got none")
     names = problem.split("+")
@@ -155,6 +153,7 @@ def _gpumode(path: str, op: str | None, problem: str, folder: Path) -> Subject:
 
 
 def _json(path: str) -> dict[str, Any]:
+    """Return the object in a file of JSON; raises UsageError."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
@@ -165,6 +164,7 @@ def _json(path: str) -> dict[str, Any]:
 
 
 def _of(record: Any, name: str, kind: type) -> Any:
+    """Return a field of an object; raises UsageError where it is not there, or of another kind."""
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind):
         raise UsageError(f"{name}: expected a {kind.__name__}, got {value!r:.60}")

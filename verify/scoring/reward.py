@@ -81,21 +81,21 @@ def reward(
         found = narrowed(subject(kernel, op, form, problem, Path(folder)), only, bind)
         given: dict[str, Any] = {"contract": contract, "only": found.only, "seed": seed, "device": device}
         given |= {"seconds": seconds * SEARCHED, "untrusted": untrusted}
-        given |= {} if dtypes is None else {"dtypes": dtypes}
+        if dtypes is not None:
+            given["dtypes"] = dtypes
         options(**given)  # a wrong option is no fault of the kernel's
         try:
             asked = request(found.target, given, op=found.op, bind=found.bind)
         except UnknownOpError:
-            raise UsageError(
-                f"op: expected an operator, such as rmsnorm_fwd: {kernel} does not tell; got none"
-            ) from None
+            hint = f"{kernel} does not tell"
+            raise UsageError(f"op: expected an operator, such as rmsnorm_fwd: {hint}; got none") from None
         except UsageError as error:
             return Reward(False, str(error), seed=seed)
         from verify_norm.scoring.timing import TimedWrongError, speedup  # as search, after Triton's interpreter is on
         from verify_norm.search.search import search
 
-        report = search(judged := asked.only(), asked.settings)
-        answer = _answer(report, seed)
+        judged = asked.only()
+        answer = _answer(search(judged, asked.settings), seed)
         against = _baseline(judged.op) if baseline is None else baseline
         if not answer.correct or not against:
             return answer
@@ -107,6 +107,7 @@ def reward(
 
 
 def _baseline(op: str) -> str:
+    """Return the name of torch's own kernel of an operator; "" if there is none."""
     return next((name for name in (f"{op}_torch", op) if name in BUILTIN), "")
 
 
@@ -118,7 +119,8 @@ def _answer(report: Report, seed: int) -> Reward:
     if report.findings:
         first = report.findings[0]
         return Reward(False, f"{first.check}: {first.message}", replay=replay_line(report, first.spec), **common)
-    if why := gap(report):
+    why = gap(report)
+    if why:
         return Reward(False, why, **common)
     if refused:
         return Reward(False, f"it refuses cases: {refused[0]}; only=… declares what it takes", **common)

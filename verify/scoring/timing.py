@@ -58,12 +58,15 @@ def speedup(kernel: Kernel, against: str, settings: Settings, shape: Any, second
                 raise TimedWrongError(wrong)
             if baseline_wrong:
                 raise UsageError(f"baseline: {against} is wrong: {baseline_wrong}")
+            if number == 0:  # the first call builds
+                continue
             for times, (taken, _) in zip(took, calls, strict=True):
-                times += [taken] * (number > 0)  # the first call builds
+                times.append(taken)
     return _ratio(*took)
 
 
 def _timed_case(kernel: Kernel, settings: Settings, shape: Any) -> CaseSpec:
+    """Return the case of the timed calls; raises UsageError if the kernel does not take it."""
     op = OPS[kernel.op]
     usual = tuple(shape or SHAPES[settings.device.partition(":")[0]][op.view])
     groups = GROUPS if "num_groups" in op.attrs else None
@@ -78,6 +81,7 @@ def _timed_case(kernel: Kernel, settings: Settings, shape: Any) -> CaseSpec:
 
 
 def _call(place: Runner, spec: CaseSpec, seconds: float) -> tuple[float, str]:
+    """Return `timed_call` in the place of a kernel; a call that is lost is wrong."""
     try:
         return place.call(timed_call, Time(seconds), spec, place.device)
     except LostError as error:
@@ -99,8 +103,11 @@ def timed_call(kernel: Kernel, spec: CaseSpec, device: str) -> tuple[float, str]
 
 
 def _ratio(kernel: list[float], baseline: list[float], way: list[float]) -> float | None:
-    """Return the ratio of the least times, without the way; None where one is lost in how much that varies."""
-    there, again, *_ = sorted(way)
-    noise = again - there
-    net, usual = (min(times) - there for times in (kernel, baseline))
-    return usual / net if min(net, usual) > noise else None
+    """Return the ratio of the least times, without the way; None where one is lost in how much that varies.
+
+    All times are in seconds; `way` has those of the echo.
+    """
+    shortest, second, *_ = sorted(way)
+    noise = second - shortest
+    of_kernel, of_baseline = min(kernel) - shortest, min(baseline) - shortest
+    return of_baseline / of_kernel if min(of_kernel, of_baseline) > noise else None

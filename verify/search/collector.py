@@ -18,8 +18,8 @@ from verify_norm.core.tally import Tally
 from verify_norm.core.work import NOTHING, Compiled
 from verify_norm.running.runners import Runner
 from verify_norm.running.untrusted.runner import UNSEEN
-from verify_norm.search.detectable import DetectedErrors
-from verify_norm.search.examine import NO_ROOM, Examined
+from verify_norm.search.detectable import DetectedErrors, ErrorOfCase
+from verify_norm.search.examined import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
 from verify_norm.search.limits import Raised, hints, separating, stated, wording
 from verify_norm.search.pace import Pace
@@ -36,11 +36,12 @@ class Collector:
     has the cases of such a reason. `failing` has the cases of each finding; `seconds` are those inside the kernel.
     `planned` to `ended` are those of `verify_norm.core.coverage.Coverage`. Cases in which the kernel raises an error
     that names a limit are `waiting`, with their number, until `settle` knows all cases that `ran`: then `limits` has
-    the limits, by their wording, and `suggested` those that no error names. `without` has the cases in which an output
-    was not returned, `calling` those in which a norm operator of torch ran inside the kernel.
-    `saw` is what the compared cases had in them. `detected` has the smallest errors that a check would have detected,
-    by check, output and type. `drawn`: from now on the cases are random ones. `pairs` are the pairs of choices that met
-    in cases with results; `possible` counts all of them. `pace` tells which sizes the kernel's time allows.
+    the limits, by their wording, and `suggested` those that no error names. `not_returned` has the cases in which an
+    output was not returned, `falling_back` those in which a norm operator of torch ran inside the kernel. `entered` are
+    all cases so far, and `contents` is what the compared ones had in them. `detected` has the smallest errors that a
+    check would have detected, by check, output and type. `drawn`: from now on the cases are random ones. `pairs` are
+    the pairs of choices that met in cases with results; `possible` counts all of them. `pace` tells which sizes the
+    kernel's time allows.
     """
 
     kernel: Kernel
@@ -55,7 +56,7 @@ class Collector:
     failed: Counter[str] = field(default_factory=Counter)
     held: Counter[tuple[str, bool]] = field(default_factory=Counter)
     failing: defaultdict[tuple[str, str | None], list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
-    saw: Seen = field(default_factory=Seen)
+    contents: Seen = field(default_factory=Seen)
     layouts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     too_slow: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
@@ -65,14 +66,14 @@ class Collector:
     drawn: bool = False
     pairs: Pairs | None = None
     possible: int = 0
-    seen: set[CaseSpec] = field(default_factory=set)
+    entered: set[CaseSpec] = field(default_factory=set)
     ran: list[CaseSpec] = field(default_factory=list)
     raised: list[Raised] = field(default_factory=list)
     waiting: list[tuple[Examined, int]] = field(default_factory=list)
     limits: dict[str, str] = field(default_factory=dict)
     suggested: dict[str, str] = field(default_factory=dict)
-    without: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
-    calling: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
+    not_returned: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
+    falling_back: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     cases: int = 0
     tried: int = 0
     planned: int = 0
@@ -92,14 +93,15 @@ class Collector:
         self.pace = Pace.of(self.settings)
         wanted = self.settings.checks or CHECKS
         self.checks = tuple(c for name, c in CHECKS.items() if name in wanted and c.applies(OPS[self.kernel.op]))
-        for check in self.checks if self.settings.untrusted else ():
-            if check.name in UNSEEN:
-                self.skipped[f"check {check.name}", UNSEEN[check.name]] += 1
+        if self.settings.untrusted:
+            for check in self.checks:
+                if check.name in UNSEEN:
+                    self.skipped[f"check {check.name}", UNSEEN[check.name]] += 1
 
-    def leave_out(self, slow: str, spec: CaseSpec, corners: int = 0) -> None:
-        """Count a planned case that takes too long, which perhaps is a corner case."""
-        self.skipped["cases", slow] += 1
-        self.too_slow[slow].append(spec)
+    def leave_out(self, reason: str, spec: CaseSpec, corners: int = 0) -> None:
+        """Count a planned case that takes too long; `corners` is 1 for a corner case."""
+        self.skipped["cases", reason] += 1
+        self.too_slow[reason].append(spec)
         self.planned -= 1
         self.corners -= corners
 
@@ -111,8 +113,8 @@ class Collector:
             self.refused += 1
             return
         self.tried += 1
-        near: dict[str, Any] = {layout_field(name): "contiguous" for name in examined.near}
-        spec = replace(examined.spec, **near)
+        layouts: dict[str, Any] = {layout_field(name): "contiguous" for name in examined.near}
+        spec = replace(examined.spec, **layouts)  # as it ran
         if examined.problem is not None:
             self.raised.append(Raised(spec, examined.problem, examined.limits))
         elif "crash" not in {finding.check for finding in examined.findings}:
@@ -140,49 +142,60 @@ class Collector:
         return self.limits.get(wording(examined.problem))
 
     def _count(self, examined: Examined, number: int) -> None:
+        """Add the results of a case that the kernel does not refuse: the `number`-th that was tried."""
         self.cases += 1
-        if examined.tallies:
-            self.compared += 1
-            self.saw = self.saw.merge(self._of_case(examined))
-            if self.pairs:
-                self.pairs.enter(examined.spec)
-        self.outputs.update(tally.output for tally in examined.tallies)
         self.hangs += examined.hung
         self.seconds += examined.seconds
         self.looked.update(examined.looked)
         self.layouts.update(examined.layouts)
         self.held.update(examined.observed)
-        self.failed.update({finding.check for finding in examined.findings})
+        for name in examined.missing:
+            self.not_returned[name].append(examined.spec)
+        for name in examined.operators:
+            self.falling_back[name].append(examined.spec)
+        self._count_compared(examined)
+        self._count_left_out(examined)
+        self._count_findings(examined, number)
+
+    def _count_compared(self, examined: Examined) -> None:
+        """Add the errors of the outputs that were compared, and what the checks would have detected in them."""
+        if not examined.tallies:
+            return
+        self.compared += 1
+        ways, operators, notes = examined.ways, examined.operators, examined.notes
+        contents = Seen.of(examined.spec, OPS[self.kernel.op], examined.layouts, ways, operators, notes)
+        self.contents = self.contents.merge(contents)
+        if self.pairs:
+            self.pairs.enter(examined.spec)
+        for tally in examined.tallies:
+            self.outputs[tally.output] += 1
+            key = (tally.output, tally.dtype)
+            before = self.tallies.get(key)
+            self.tallies[key] = before.merge(tally) if before else tally
+        dtypes = {tally.output: tally.dtype for tally in examined.tallies}
+        for check, error in examined.detectable:
+            detected = self.detected[check, error.output, dtypes[error.output]]
+            detected.errors.append(ErrorOfCase(error, examined.spec, corner=not self.drawn))
+
+    def _count_left_out(self, examined: Examined) -> None:
+        """Count what a case ran without: checks, further runs, layouts."""
         for name in examined.left_out:
             self.skipped[f"check {name}", NO_ROOM] += 1
         if examined.slow:
-            self.skipped[
-                "further runs of a large case", f"one would take {self.pace.over(self.pace.rerun_seconds)}"
-            ] += 1
-        for name in examined.missing:
-            self.without[name].append(examined.spec)
-        for name in examined.operators:
-            self.calling[name].append(examined.spec)
+            reason = f"one would take {self.pace.over(self.pace.rerun_seconds)}"
+            self.skipped["further runs of a large case", reason] += 1
         for name in examined.near:
             self.skipped[f"{name} beyond 2³¹ elements", "there is not enough memory"] += 1
-        dtypes = {tally.output: tally.dtype for tally in examined.tallies}
-        for name, error in examined.detectable:
-            detected = self.detected[name, error.output, dtypes[error.output]]
-            detected.errors.append((error, examined.spec, not self.drawn))
+
+    def _count_findings(self, examined: Examined, number: int) -> None:
+        """Add the findings of a case; of each check and output the first is kept, and one of a case itself if any."""
+        self.failed.update({finding.check for finding in examined.findings})
         for finding in examined.findings:
             key = (finding.check, finding.output)
             self.failing[key].append(finding.spec)
             kept = self.findings.get(key)
-            if kept is None or (kept.during and not finding.during):  # keep the one of the case itself
+            if kept is None or (kept.during and not finding.during):
                 self.findings[key] = replace(finding, after=number)
-        for tally in examined.tallies:
-            where = (tally.output, tally.dtype)
-            old = self.tallies.get(where)
-            self.tallies[where] = old.merge(tally) if old else tally
-
-    def _of_case(self, examined: Examined) -> Seen:
-        ways, operators, notes = examined.ways, examined.operators, examined.notes
-        return Seen.of(examined.spec, OPS[self.kernel.op], examined.layouts, ways, operators, notes)
 
     def counted(self, finding: Finding) -> Finding:
         """Return the finding with the number of cases that show it, and with the limit that they may have in common."""

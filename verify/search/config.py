@@ -33,11 +33,12 @@ else:
     import tomli as tomllib
 
 TABLE = "tool.verify-norm"
+COMMANDS_WITH_TABLES = ("audit", "hunt", "power", "replay", "same", "exhaust")
+OPTIONS = TAKES | {"replay": ("device", "timeout")}  # a replay line says the rest itself
+NOT_SHARED = (("audit", "seconds"), ("hunt", "seconds"))  # not from the main table: these commands take another time
 File = Annotated[str, Field(description="the path of a file, relative to this one", min_length=1)]
-OWN = (("audit", "seconds"), ("hunt", "seconds"))  # not from the main table: these commands take another time
-
-
 FILES = ("baseline", "corpus", "html")
+FILES_OF = {"audit": FILES, "hunt": ("corpus",)}  # the main table has all
 KEYS = {key: (one.annotation, one) for key, one in Options.model_fields.items()} | dict.fromkeys(FILES, (File, ""))
 
 
@@ -48,12 +49,7 @@ def _table(*keys: str, **tables: Any) -> type[Strict]:
     return create_model("Table", __base__=Strict, **fields)
 
 
-TABLES = TAKES | {"replay": ("device", "timeout")}  # a replay line says the rest itself
-OWN_FILES = {"audit": FILES, "hunt": ("corpus",)}
-COMMANDS = {
-    command: _table(*TABLES[command], *OWN_FILES.get(command, ()))
-    for command in ("audit", "hunt", "power", "replay", "same", "exhaust")
-}
+COMMANDS = {name: _table(*OPTIONS[name], *FILES_OF.get(name, ())) for name in COMMANDS_WITH_TABLES}
 MAIN = _table(*KEYS, **COMMANDS, compare=RegressionLimits)
 
 
@@ -74,27 +70,34 @@ def nearest(start: Path | None = None) -> Config | None:
     here = (start or Path.cwd()).absolute()
     for folder in (here, *here.parents):
         path = folder / "pyproject.toml"
-        try:
-            data = path.read_bytes()
-        except OSError:
+        text = _text(path)
+        if "verify-norm" not in text:
             continue
         try:
-            text = data.decode()
-        except UnicodeDecodeError as error:
-            if b"tool.verify-norm" in data.replace(b"\0", b""):  # in UTF-16 too
-                raise UsageError(f"{path}: it is not UTF-8: {error.reason} at byte {error.start}") from error
-            continue
-        if "verify-norm" in text:
-            try:
-                tool = tomllib.loads(text).get("tool")
-            except tomllib.TOMLDecodeError as error:
-                raise UsageError(f"{path}: cannot parse TOML: {error}") from error
-            if isinstance(tool, dict) and "verify-norm" in tool:
-                return _read(path, tool["verify-norm"])
+            tool = tomllib.loads(text).get("tool")
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{path}: cannot parse TOML: {error}") from error
+        if isinstance(tool, dict) and "verify-norm" in tool:
+            return _read(path, tool["verify-norm"])
     return None
 
 
+def _text(path: Path) -> str:
+    """Return the text of a file; "" if it cannot be read, or is not UTF-8 and does not mention our table."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return ""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if TABLE.encode() in data.replace(b"\0", b""):  # in UTF-16 too
+            raise UsageError(f"{path}: it is not UTF-8: {error.reason} at byte {error.start}") from error
+        return ""
+
+
 def _read(path: Path, table: Any) -> Config:
+    """Return what our table sets; raises UsageError if it is not a table, or a key or a value is wrong."""
     if not isinstance(table, dict):
         raise UsageError(f"{path}: {TABLE}: expected a table, [{TABLE}], got {table!r:.60}")
     try:  # strict JSON has lists for tuples and objects for models
@@ -108,8 +111,8 @@ def _read(path: Path, table: Any) -> Config:
     own = {command: given.pop(command, {}) for command in COMMANDS}
     defaults = _parameters(path.parent, given)
     for command, model in COMMANDS.items():
-        shared = {key: given[key] for key in model.model_fields.keys() & given.keys() if (command, key) not in OWN}
-        defaults[command] = _parameters(path.parent, shared | own[command])
+        keys = [key for key in model.model_fields if key in given and (command, key) not in NOT_SHARED]
+        defaults[command] = _parameters(path.parent, {key: given[key] for key in keys} | own[command])
     return Config(path, defaults, limits)
 
 
@@ -128,4 +131,6 @@ def defaults(command: str = "verify", start: Path | None = None) -> tuple[dict[s
     found = nearest(start) or Config()
     given = found.defaults if command in ("verify", "pytest") else found.defaults.get(command, {})
     given = {name: given[name] for name in (*TAKES[command], "corpus") if name in given}
-    return given, f"{', '.join(given)} {'are' if len(given) > 1 else 'is'} from {found.path}" if given else ""
+    if not given:
+        return {}, ""
+    return given, f"{', '.join(given)} {'are' if len(given) > 1 else 'is'} from {found.path}"

@@ -1,6 +1,6 @@
 """The corpus: a file with the worst cases that a hunt found, a replay line each. Later runs start with them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from verify_norm.core.errors import UsageError
@@ -28,14 +28,16 @@ def save(path: str | Path, kernel: Kernel, specs: Iterable[CaseSpec]) -> int:
     """
     lines = list(_lines(Path(path)))
     key = (kernel.name, kernel.op)
-    mine = [*specs, *(spec for name, op, spec in lines if (name, op) == key)]
-    kept = list(dict.fromkeys(mine))[:MOST]
-    others = [spec_text(name, spec, op) for name, op, spec in lines if (name, op) != key]
-    write("".join(line + "\n" for line in (*others, *(spec_text(*key[:1], spec, key[1]) for spec in kept))), str(path))
+    before = [spec for name, op, spec in lines if (name, op) == key]
+    kept = list(dict.fromkeys((*specs, *before)))[:MOST]
+    of_others = [spec_text(name, spec, op) for name, op, spec in lines if (name, op) != key]
+    of_kernel = [spec_text(kernel.name, spec, kernel.op) for spec in kept]
+    write("".join(f"{line}\n" for line in (*of_others, *of_kernel)), str(path))
     return len(kept)
 
 
-def _lines(path: Path) -> Iterable[tuple[str, str | None, CaseSpec]]:
+def _lines(path: Path) -> Iterator[tuple[str, str | None, CaseSpec]]:
+    """Yield the kernel, the operator and the case of each line; nothing if there is no file. Raises UsageError."""
     try:
         text = path.read_bytes().decode()
     except FileNotFoundError:

@@ -21,7 +21,7 @@ from verify_norm.running.isolate import Isolated
 from verify_norm.running.patience import kind
 from verify_norm.running.runners import Runner
 from verify_norm.running.surroundings import switching
-from verify_norm.search.examine import NO_ROOM, Examined
+from verify_norm.search.examined import NO_ROOM, Examined
 
 # On a GPU a case is mostly Python, NumPy and Triton's compiler on one core, and the GPU waits. It runs one process at a
 # time, in slices, so many more processes would wait for each other. On a CPU the kernel has all cores already: another
@@ -159,13 +159,14 @@ class Crew:
 
     @property
     def slower(self) -> float:
-        """How many times as long a case may take because others run beside it."""
+        """How many times as long a case may take because others run beside it: they share the cores, or the GPU."""
         return max(1.0, self.number / cores()) if self._first.device == "cpu" else float(self.number)
 
     def work(self, compiled: Compiled) -> Work:
         """Return what was spent beside the cases, given what was compiled in them."""
-        started, starting = (sum(getattr(one, name) for one in self._isolated) for name in ("started", "starting"))
-        return Work(self.number, started, float(starting), compiled)
+        started = sum(process.started for process in self._isolated)
+        starting = sum((process.starting for process in self._isolated), 0.0)
+        return Work(self.number, started, starting, compiled)
 
     def examine(
         self, call: Callable[[], Examined], spec: CaseSpec, fresh: Callable[[], object] = lambda: None
@@ -198,7 +199,7 @@ class Crew:
         given: deque[_Given] = deque()
         with switching(SWITCH), ThreadPoolExecutor(self.number) as threads:
             try:
-                self._run(parts, threads, given)
+                self._run_beside(parts, threads, given)
             except BaseException as error:
                 threads.shutdown(wait=False, cancel_futures=True)
                 for process in self._isolated:
@@ -214,10 +215,11 @@ class Crew:
                     process.close()
                 self._isolated[0].resume()
 
-    def _run(self, parts: Iterable[Part], threads: ThreadPoolExecutor, given: deque[_Given]) -> None:
+    def _run_beside(self, parts: Iterable[Part], threads: ThreadPoolExecutor, given: deque[_Given]) -> None:
+        """Give each part to a thread, and enter what they find in their order; `given` has those not entered yet."""
         over = None
         for number, part in enumerate(parts):
-            if not number:
+            if number == 0:  # a search without parts needs no process
                 self._isolated[0].prepare()
             given.append(_Given(threads, self._in_turn, part))
             while over is None and given and (given[0].done() or len(given) > AHEAD):
@@ -232,6 +234,7 @@ class Crew:
             raise over
 
     def _in_turn(self, part: Part, enter: Callable[[Event], None]) -> None:
+        """Run a part in a free process, in a thread."""
         runner = self._free.get()
         try:
             part(Lane(runner, enter))

@@ -8,6 +8,7 @@ another run has RANK such cases in the mean, and by Poisson's law none with a pr
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from verify_norm.core.finding import SIGNS, Sign, SmallestError
 from verify_norm.core.spec import CaseSpec
@@ -16,25 +17,41 @@ from verify_norm.core.tally import Detectable
 RANK = 3
 
 
+class ErrorOfCase(NamedTuple):
+    """The smallest errors of one sign that a check detects in one case, and whether that is a corner case."""
+
+    error: SmallestError
+    spec: CaseSpec
+    corner: bool
+
+
 @dataclass(slots=True)
 class DetectedErrors:
     """What the cases so far say of one check and one output in one type."""
 
-    errors: list[tuple[SmallestError, CaseSpec, bool]] = field(default_factory=list)  # the last: it is a corner case
+    errors: list[ErrorOfCase] = field(default_factory=list)
 
     def detectable(self, check: str, output: str, dtype: str) -> Detectable:
         """Return what the run detects: for each kind of error the larger e of both signs."""
-        dropped = [error.dropped for error, *_ in self.errors if error.dropped is not None]
-        everything = max(map(self._of_all, SIGNS))
-        row, element = (self._somewhere(name) for name in ("row", "element"))
-        share = sum(dropped) / len(dropped) if dropped else None
-        return Detectable(check, output, dtype, len(self.errors) // len(SIGNS), everything, row, element, share)
+        dropped = [one.error.dropped for one in self.errors if one.error.dropped is not None]
+        return Detectable(
+            check,
+            output,
+            dtype,
+            cases=len(self.errors) // len(SIGNS),
+            everything=max(self._everywhere(sign) for sign in SIGNS),
+            row=self._somewhere("row"),
+            element=self._somewhere("element"),
+            dropped=sum(dropped) / len(dropped) if dropped else None,
+        )
 
-    def _of_all(self, sign: Sign) -> float:
-        corner = [error.everything for error, _, corner in self.errors if error.sign == sign and corner]
-        return min(corner) if corner else _ranked(self._by_shape("everything", sign))
+    def _everywhere(self, sign: Sign) -> float:
+        """Return the e of all elements: the least of the corner cases; without these, of RANK random ones."""
+        of_corners = [one.error.everything for one in self.errors if one.error.sign == sign and one.corner]
+        return min(of_corners) if of_corners else _ranked(self._by_shape("everything", sign))
 
     def _somewhere(self, name: str) -> float | None:
+        """Return the e of a "row" or an "element" of RANK cases; None if the check does not tell."""
         by_shape = [self._by_shape(name, sign) for sign in SIGNS]
         return max(map(_ranked, by_shape)) if all(by_shape) else None
 
@@ -42,10 +59,12 @@ class DetectedErrors:
         """Return the least e of each shape; nothing if the check does not tell."""
         least: dict[tuple[int, ...], float] = {}
         for error, spec, _ in self.errors:
-            if error.sign == sign and (e := getattr(error, name)) is not None:
+            e = getattr(error, name)
+            if error.sign == sign and e is not None:
                 least[spec.shape] = min(e, least.get(spec.shape, e))
         return list(least.values())
 
 
 def _ranked(errors: list[float]) -> float:
+    """Return the RANK-th smallest number, or the largest if there are fewer."""
     return sorted(errors)[min(RANK, len(errors)) - 1]

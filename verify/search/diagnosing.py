@@ -10,7 +10,7 @@ input. What explains one output is tried first on the next: the user declares al
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -18,25 +18,21 @@ from typing import Any
 from verify_norm.cases import allowance, make
 from verify_norm.cases.exploration import explore
 from verify_norm.cases.strategies import specs
-from verify_norm.core import contract_fields, judge
+from verify_norm.core import judge
 from verify_norm.core.contract import Contract
-from verify_norm.core.diagnosis import Allowance, Diagnosis
+from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import size
 from verify_norm.core.kernel import Kernel
-from verify_norm.core.known import NAMES, WEAKER, Known, joined, overwritten, write
+from verify_norm.core.known import Known, overwritten, write
 from verify_norm.core.layouts import without_shared_memory
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
-from verify_norm.search.examine import Examined
+from verify_norm.search.examined import Examined
+from verify_norm.search.weaker import Candidate, Weaker, both
 
 Key = tuple[str, str | None]  # a check and an output
-Candidate = tuple[Known, dict[str, Any]]  # with the fields that it changes of the kernel's own contract
 Judge = Callable[[CaseSpec, tuple[str, ...], Contract], Examined]
-# Fields that change no bound on the error of a result.
-FREE = frozenset(("inplace", "output", "weight_grad", "saturate", "scale_floor", "e8m0", "packing", "deterministic"))
-# Fields that replace a requirement by another one: a result that was right may be wrong under them.
-INSTEAD = frozenset(("output", "weight_grad", "stats", "saturate", "scale_floor", "e8m0", "packing"))
 COARSE = frozenset(("bf16x3", "tf32", "bf16"))  # products that miss more of their operands than float32 does of sums
 # Fields that name a type to which something is rounded.
 NARROW = frozenset(("stats", "xhat", "partials", "products", "z"))
@@ -93,7 +89,7 @@ class Trial:
         drawn: list[CaseSpec] = []
 
         def keep(spec: CaseSpec) -> dict[str, float]:
-            drawn.append(spec if self.kernel.fit is None else self.kernel.fit(spec))
+            drawn.append(self.kernel.fitted(spec))
             return {}
 
         dtypes = tuple(dict.fromkeys(spec.dtype for cases in self.failing.values() for spec in cases))
@@ -119,7 +115,9 @@ class _Group:
                 return Diagnosis(self.output)
             if any(self.vanishes(finding, {}) for finding in self.findings):
                 return Diagnosis(self.output, untold=FLEETING)
-            for known, fields in self.candidates() if self.any_contract_may_explain() else ():
+            if not self.any_contract_may_explain():
+                return Diagnosis(self.output)
+            for known, fields in self.candidates():
                 self.tried += 1
                 if not self.explains(fields):
                     continue
@@ -132,49 +130,25 @@ class _Group:
         return Diagnosis(self.output, tried=self.tried)
 
     def any_contract_may_explain(self) -> bool:
-        """Return whether all weaker contracts together explain the smallest cases: if not, none does alone.
-
-        A contract that promises something instead, such as another type, is among them alone of its kind.
-        """
-        known = [fields for one in WEAKER if (fields := self.fields(one))]
-        together = joined(write(fields) for fields in known if not fields.keys() & INSTEAD)
-        variants = [together, *(together | fields for fields in known if fields.keys() <= INSTEAD)]
+        """Return whether all weaker contracts together explain the smallest cases: if not, none does alone."""
+        variants = self.weaker.together()
         return any(all(self.vanishes(finding, fields) for finding in self.findings) for fields in variants)
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield the weaker contracts that change the kernel's own, first those that explain other outputs."""
         yield from self.trial.found
-        free: list[Candidate] = []
-        costly: list[Candidate] = []
-        for known in WEAKER:
-            if fields := self.fields(known):
-                (free if fields.keys() <= FREE else costly).append((known, fields))
+        free = self.weaker.free()
         yield from free
-        costly.sort(key=lambda pair: float(f"{self.allowance(pair[1]).gain:.2g}"))  # as it is printed; a tie by WEAKER
-        costly += [(known, fields) for known in NAMES.values() if (fields := self.fields(known))]
-        rest = [pair for pair in costly if self.allowance(pair[1]).loses]  # others only keep checks from looking
-        yield from rest
-        for one, freed in free:
-            if any(self.excused(finding, freed) for finding in self.findings):
-                yield from ((_both(one, known), joined((write(freed), write(fields)))) for known, fields in rest)
+        costly = self.weaker.costly()
+        yield from costly
+        for one in free:
+            if any(self.excused(finding, one[1]) for finding in self.findings):
+                yield from (both(one, other) for other in costly)
 
-    def fields(self, known: Known) -> dict[str, Any] | None:
-        """Return the fields that a weaker contract changes of the kernel's own; None if it changes none here."""
-        return known.of(self.trial.kernel.contract, OPS[self.trial.kernel.op])
-
-    def weaker(self, fields: dict[str, Any]) -> Contract:
-        """Return the kernel's contract with these fields."""
-        return contract_fields.make(asdict(self.trial.kernel.contract) | fields)
-
-    def allowance(self, fields: dict[str, Any]) -> Allowance:
-        """Return what a typical case allows in the type, and for the call in the output, that gains most."""
-        op, own, weaker = self.trial.kernel.op, self.trial.kernel.contract, self.weaker(fields)
-        found = []
-        for kinds in self.types if "weight_grad" in fields else dict.fromkeys((x, None) for x, _ in self.types):
-            before, after = (allowance.allowances(op, contract, *kinds) for contract in (own, weaker))
-            names, types = [self.output] if self.output in before else before, allowance.types(op, *kinds)
-            found += [Allowance(allowance.words(op), n, types[n], before[n], after[n]) for n in names]
-        return max(found, key=lambda one: one.gain)
+    @cached_property
+    def weaker(self) -> Weaker:
+        """The contracts that are weaker than the kernel's own."""
+        return Weaker(self.trial.kernel, self.output, self.types)
 
     @cached_property
     def types(self) -> list[tuple[str, str | None]]:
@@ -184,12 +158,11 @@ class _Group:
 
     def vanishes(self, finding: Finding, fields: dict[str, Any]) -> bool:
         """Return whether the check does not find it again in its smallest case, under the weaker contract."""
-        key = finding.check, self.output
-        return all((one.check, one.output) != key for one in self.again(finding, fields).findings)
+        return not _shows(self.again(finding, fields), finding)
 
     def again(self, finding: Finding, fields: dict[str, Any]) -> Examined:
         """Return the finding's smallest case, judged by its check under the contract with these fields."""
-        return self.trial.under(self.weaker(fields), finding.spec, (finding.during or finding.check,))
+        return self.trial.under(self.weaker.contract(fields), finding.spec, (finding.shown_by,))
 
     def explains(self, fields: dict[str, Any]) -> bool:
         """Return whether it takes each finding from its smallest case, in which a check that found one looks again."""
@@ -201,10 +174,10 @@ class _Group:
 
         What a kernel may overwrite shares no memory: in a case that is changed so, the kernel's own contract finds it.
         """
-        spec, name = _fitted(finding.spec, self.weaker(fields)), finding.during or finding.check
+        spec = _fitted(finding.spec, self.weaker.contract(fields))
         if spec != finding.spec:
-            own = self.trial.under(self.trial.kernel.contract, spec, (name,))
-            if all((one.check, one.output) != (finding.check, self.output) for one in own.findings):
+            own = self.trial.under(self.trial.kernel.contract, spec, (finding.shown_by,))
+            if not _shows(own, finding):
                 return False
         return self.vanishes(finding, fields)
 
@@ -213,24 +186,30 @@ class _Group:
 
         They lose so much of every sum that E[x²] − μ², wrong at large means and in short rows, is within their bounds.
         """
-        wide = self.weaker({name: value for name, value in fields.items() if name not in NARROW})
-        if fields.get("products") not in COARSE | {None} or wide == self.weaker(fields):
+        wide = self.weaker.contract({name: value for name, value in fields.items() if name not in NARROW})
+        if fields.get("products") not in COARSE | {None} or wide == self.weaker.contract(fields):
             return True
-        op, fit = self.trial.kernel.op, self.trial.kernel.fit or (lambda spec: spec)
         checks = tuple(name for name in self.trial.checks if name in BOUNDED)
-        typical = (fit(allowance.typical(op, *kinds)) for kinds in self.types)
-        examined = (self.trial.under(wide, spec, checks) for spec in typical)
-        return any(finding.output == self.output for one in examined for finding in one.findings)
+        for pair in self.types:
+            spec = self.trial.kernel.fitted(allowance.typical(self.trial.kernel.op, *pair))
+            if self._about_the_output(self.trial.under(wide, spec, checks)):
+                return True
+        return False
+
+    def _about_the_output(self, examined: Examined) -> bool:
+        """Return whether there is a finding about the output."""
+        return any(finding.output == self.output for finding in examined.findings)
 
     def looks_again(self, finding: Finding, fields: dict[str, Any]) -> bool:
         """Return whether the check looks again, in as many ways; where it judges elements, at the one that it found."""
-        name, before, after = finding.during or finding.check, self.again(finding, {}), self.again(finding, fields)
-        if name not in after.looked or any(way not in after.ways for way in before.ways if way[0] == name):
+        before, after = self.again(finding, {}), self.again(finding, fields)
+        ways = {(check, way) for check, way in before.ways if check == finding.shown_by}
+        if finding.shown_by not in after.looked or not ways.issubset(after.ways):
             return False
         if finding.check not in BOUNDED or finding.index is None or finding.output is None:
             return True
         op, spec = OPS[self.trial.kernel.op], finding.spec
-        expected = make.truths(spec, op, self.weaker(fields), make.exact_inputs(spec, op))[finding.output]
+        expected = make.truths(spec, op, self.weaker.contract(fields), make.exact_inputs(spec, op))[finding.output]
         return expected is not None and bool(judge.judged(expected)[finding.index])
 
     def holds_in_other_cases(self, fields: dict[str, Any]) -> bool:
@@ -238,32 +217,32 @@ class _Group:
 
         In failing cases nothing else may show either, such as wrong values where the kernel seemed to return none.
         """
-        contract, op = self.weaker(fields), OPS[self.trial.kernel.op]
+        contract, op = self.weaker.contract(fields), OPS[self.trial.kernel.op]
         for spec in self.others:
             slow = size(spec, op)[0] > ROWS
             examined = self.trial.under(contract, spec, self.own if slow else self.trial.checks)
             found = {(one.check, one.output) for one in examined.findings}
             if any(key[1] == self.output or key not in self.trial.failing for key in found):
                 return False
-        fresh = (self.trial.under(contract, spec, self.trial.checks) for spec in self.trial.fresh)
-        return not any(one.output == self.output for examined in fresh for one in examined.findings)
+        checks = self.trial.checks
+        return not any(self._about_the_output(self.trial.under(contract, spec, checks)) for spec in self.trial.fresh)
 
     @cached_property
     def own(self) -> tuple[str, ...]:
         """The checks that found something."""
-        return tuple(dict.fromkeys(f.during or f.check for f in self.findings))
+        return tuple(dict.fromkeys(finding.shown_by for finding in self.findings))
 
     @cached_property
     def others(self) -> list[CaseSpec]:
         """The smallest cases, those with the largest errors, and some that are spread over all that failed."""
-        lists, op = [self.trial.failing[f.check, f.output] for f in self.findings], OPS[self.trial.kernel.op]
-        lists = [[spec for spec in cases if size(spec, op)[0] <= ROWS] for cases in lists]
-        most = -(-OTHERS // len(lists))
-        spread = [spec for cases in lists for spec in cases[:: max(-(-len(cases) // most), 1)]]
+        op, smallest = OPS[self.trial.kernel.op], [finding.spec for finding in self.findings]
+        most = -(-OTHERS // len(self.findings))  # of each finding
+        spread: list[CaseSpec] = []
+        for finding in self.findings:
+            cases = [s for s in self.trial.failing[finding.check, finding.output] if size(s, op)[0] <= ROWS]
+            spread += cases[:: max(-(-len(cases) // most), 1)]
         worst = self.trial.worst.get(self.output or "", ())
-        return sorted(
-            dict.fromkeys((*(f.spec for f in self.findings), *worst, *spread)), key=lambda spec: prod(spec.shape)
-        )
+        return sorted(dict.fromkeys((*smallest, *worst, *spread)), key=lambda spec: prod(spec.shape))
 
     def explained(self, known: Known, fields: dict[str, Any]) -> Diagnosis:
         """Return the diagnosis that names a contract, with what it costs."""
@@ -272,18 +251,18 @@ class _Group:
             write(fields),
             known.words,
             known.whose,
-            self.allowance(fields),
+            self.weaker.allowance(fields),
             failing=len(self.others),
             fresh=len(self.trial.fresh),
             tried=self.tried,
         )
 
 
+def _shows(examined: Examined, finding: Finding) -> bool:
+    """Return whether a case has a finding of the same check about the same output."""
+    return any((one.check, one.output) == (finding.check, finding.output) for one in examined.findings)
+
+
 def _fitted(spec: CaseSpec, contract: Contract) -> CaseSpec:
     """Return the case with memory of its own for each argument that a contract lets a kernel overwrite."""
     return without_shared_memory(spec, (argument for _, argument in overwritten(contract)))
-
-
-def _both(one: Known, other: Known) -> Known:
-    whose = "; ".join(filter(None, (one.whose, other.whose)))
-    return Known(f"{one.fields},{other.fields}", f"{one.words}; {other.words}", whose)

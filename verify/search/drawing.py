@@ -6,7 +6,7 @@ A seed draws the same cases, however long they take: sizes are constants, and wh
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import zip_longest
 from math import inf
 from typing import Any
@@ -53,7 +53,7 @@ def larger(elements: int, rows: int, op: Op) -> Callable[[CaseSpec], bool]:
     return is_larger
 
 
-@dataclass(slots=True)
+@dataclass
 class Drawing:
     """Random and large cases of an operator.
 
@@ -74,37 +74,39 @@ class Drawing:
     until: float = inf  # when it is too late for the cases of the table, at first
     waiting: set[CaseSpec] = field(default_factory=set)
 
-    @property
+    @cached_property
     def table(self) -> list[CaseSpec]:
         """The large cases of a table: those that cost little come first, so that time that is short leaves out few."""
         if not self.settings.tables:
             return []
         on_gpu = kind(self.settings.device) != "cpu"
-        every = corners.wide(self.op, self.dtypes, frozen=self.frozen, gpu=on_gpu)[: self.large_ones]
-        return sorted(every, key=lambda spec: cost(self.size(spec)))
+        first = corners.wide(self.op, self.dtypes, frozen=self.frozen, gpu=on_gpu)[: self.large_ones]
+        return sorted(first, key=lambda spec: cost(self.size(spec)))
 
     def first(self) -> Iterator[Part]:
         """Yield the large cases of the table, as far as their share of the time suffices; the others wait."""
-        yield from (partial(self.wide, spec=spec) for spec in self.table)
+        for spec in self.table:
+            yield partial(self.wide, spec=spec)
 
     def parts(self, usual_ones: int) -> Iterator[Part]:
         """Yield `usual_ones` random cases that are not large, and random large ones.
 
         What waits of the table has another share of the time in their midst, and what is left behind them.
         """
-        explored, table = EXPLORED[kind(self.settings.device)], self.table
+        explored = EXPLORED[kind(self.settings.device)]
         small = self.explorations(self.specs(SMALL), self.small, self.shapes(usual_ones), explored)
-        middle = self.specs(MIDDLE, above=SMALL)
-        alone = self.explorations(middle, self.alone, self.middle_ones(usual_ones), explored)
-        some = [part for both in zip_longest(small, alone) for part in both if part]
-        yield from some[: len(some) // 2]
-        for number, spec in enumerate(table):
-            yield partial(self.again, spec=spec, anew=not number)
-        yield from some[len(some) // 2 :]
-        for spec in table:
+        of_middle_size = self.specs(MIDDLE, above=SMALL)
+        middle = self.explorations(of_middle_size, self.alone, self.middle_ones(usual_ones), explored)
+        usual = [part for pair in zip_longest(small, middle) for part in pair if part is not None]  # by turns
+        half = len(usual) // 2
+        yield from usual[:half]
+        for number, spec in enumerate(self.table):
+            yield partial(self.again, spec=spec, anew=number == 0)
+        yield from usual[half:]
+        for spec in self.table:
             yield partial(self.late, spec=spec)
         large = self.specs(LARGE, above=MIDDLE)
-        yield from self.explorations(large, self.large, self.large_ones - len(table), EXPLORED_LARGE)
+        yield from self.explorations(large, self.large, self.large_ones - len(self.table), EXPLORED_LARGE)
 
     def specs(
         self, most: Mapping[str, tuple[int, int]], above: Mapping[str, tuple[int, int]] | None = None
@@ -144,15 +146,21 @@ class Drawing:
     def explorations(
         self, strategy: SearchStrategy[CaseSpec], one: Callable[[Lane, CaseSpec], Any], examples: int, most: int
     ) -> Iterator[Part]:
-        """Yield explorations of at most `most` cases, which do not follow each other's errors: each has its seed."""
-        for number in range(count := -(-max(examples, 0) // most)):
-            share, seed = len(range(number, examples, count)), self.settings.seed + number * SEEDS
+        """Yield explorations of at most `most` cases, which do not follow each other's errors: each has its seed.
 
-            def exploration(lane: Lane, number: int = number, share: int = share, seed: int = seed) -> None:
+        Together they have `examples` cases, in shares that differ by one case at most.
+        """
+
+        def exploration(number: int, share: int) -> Part:
+            def run(lane: Lane) -> None:
                 lane.exploration = number
-                explore(strategy, partial(one, lane), examples=share, seed=seed)
+                explore(strategy, partial(one, lane), examples=share, seed=self.settings.seed + number * SEEDS)
 
-            yield exploration
+            return run
+
+        count = -(-max(examples, 0) // most)
+        for number in range(count):
+            yield exploration(number, share=len(range(number, examples, count)))
 
     def size(self, spec: CaseSpec) -> Size:
         """Return the rows and elements of a case of the table, with its batch."""
@@ -160,15 +168,15 @@ class Drawing:
 
     def wide(self, lane: Lane, spec: CaseSpec) -> None:
         """Run a case of the table if it ends early enough after the first one began; else it waits."""
-        now = time.perf_counter()
+        now, wanted = time.perf_counter(), self.size(spec)
         self.until = min(self.until, now + self.pace.wide)
-        if not self.pace.fits(wanted := self.size(spec)) or now + self.pace.expected(wanted) > self.until:
-            self.waiting.add(spec)
-        else:
+        if self.pace.fits(wanted) and now + self.pace.expected(wanted) <= self.until:
             self.one(lane, spec, 0)
+        else:
+            self.waiting.add(spec)
 
     def again(self, lane: Lane, spec: CaseSpec, *, anew: bool) -> None:
-        """Do the same with a case that waits; the time of such cases begins `anew` with the first of them."""
+        """Do as `wide` with a case that waits; the time of such cases begins `anew` with the first of them."""
         if anew:
             self.until = inf
         if spec in self.waiting:

@@ -1,80 +1,38 @@
-"""One kernel on one case: runs the checks and returns their results as small frozen data."""
+"""One kernel on one case: runs the checks and returns their results."""
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from math import inf
 
 import torch
 
 from verify_norm.cases import agreement, gpu_memory, make, placement
-from verify_norm.checks import CHECKS, honesty
+from verify_norm.checks import honesty
 from verify_norm.checks.relations.rerun import slow
 from verify_norm.core.contract import Contract
 from verify_norm.core.errors import one_line
-from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
+from verify_norm.core.finding import Finding, Note, Observed, OverProbable, SmallestError, Tried
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.layouts import layout_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Tally
-from verify_norm.core.work import NOTHING, Compiled
 from verify_norm.loading.functions import Functions, remembered
 from verify_norm.running.compilation import METER
 from verify_norm.running.execute import Clock, Watch, execute
 from verify_norm.running.patience import LostError, Time, types
 from verify_norm.running.runners import Runner
 from verify_norm.running.surroundings import left
+from verify_norm.search.answers import ask
+from verify_norm.search.examined import NO_ROOM, Examined
 
 PAUSES = 0.0, 2.0, 10.0  # seconds before a case is examined again, while another process disturbs the GPU
-NO_ROOM = "the case does not fit into GPU memory"
-NO_MEMORY = "the case does not fit into the memory of this machine"
 CROWDED = "CUDA fails while other processes hold most of the GPU's memory"
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """The results of the checks on one case. They cross from the kernel's process to ours, and are in the journal.
-
-    `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory, and `slow`
-    those whose further runs would take too long. `unsupported` is the reason why the kernel was not run; `problem` and
-    `limits` are those of its run. `near` names the tensors whose "far" layout did not fit into memory. `detectable`
-    holds smallest errors, each after the name of its check, and `ways` which of its ways a check took. `operators` are
-    the norm operators of torch that ran inside the kernel, in the case itself or on such a way; `notes` say what checks
-    noticed besides findings. `dead`: the process of the kernel can run nothing more, as after
-    the kernel broke its CUDA context. `hung`: the kernel did not return; without a finding this is no fault, because
-    the time of the run was over. `compiled` is what this process compiled for the case.
-    """
-
-    spec: CaseSpec
-    unsupported: str | None = None
-    problem: str | None = None
-    limits: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    slow: tuple[str, ...] = ()
-    tallies: tuple[Tally, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    looked: tuple[str, ...] = ()
-    detectable: tuple[tuple[str, SmallestError], ...] = ()
-    observed: tuple[tuple[str, bool], ...] = ()
-    ways: tuple[tuple[str, str], ...] = ()
-    operators: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    layouts: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    near: tuple[str, ...] = ()
-    seconds: float = 0.0  # inside the kernel
-    compiled: Compiled = NOTHING
-    dead: bool = False
-    hung: bool = False
-
-    @property
-    def ratio(self) -> float:
-        """The largest error/bound of any output."""
-        return max((tally.ratio for tally in self.tallies), default=0.0)
 
 
 def examine_in(
@@ -113,11 +71,12 @@ def examine_in(
                 crashes.append(found)
             checks = tuple(check for check in checks if check != during)
             if not during or (error.hung and not error.compiling):
-                return Examined(spec, findings=tuple(crashes), looked=("crash",) * bool(crashes), hung=error.hung)
+                return Examined(spec, findings=tuple(crashes), looked=("crash",) if crashes else (), hung=error.hung)
             continue
         except RuntimeError as error:  # of CUDA, in a call of ours: what another process does to the GPU may cause it
             crowded, pause = isinstance(error, gpu_memory.CrowdedError), next(pauses, None)
-            if (crowded or gpu_memory.failed_in_cuda(error)) and pause is not None and runner.fresh():
+            may_pass = crowded or gpu_memory.failed_in_cuda(error)
+            if may_pass and pause is not None and runner.fresh():
                 time.sleep(pause)
                 continue
             if crowded:
@@ -125,13 +84,14 @@ def examine_in(
             raise
         if examined.dead:
             runner.fresh()
-        crash = runner.isolated and ("crash" in checks or crashes)
-        looked = (*examined.looked, "crash") if crash else examined.looked
-        findings, slow_ones = (*examined.findings, *crashes), (*examined.slow, *compiling)
-        return replace(examined, looked=looked, findings=findings, slow=slow_ones)
+        looked, findings = examined.looked, (*examined.findings, *crashes)
+        if runner.isolated and ("crash" in checks or crashes):
+            looked = (*looked, "crash")
+        return replace(examined, looked=looked, findings=findings, slow=(*examined.slow, *compiling))
 
 
 def _compared(examined: Examined) -> bool:
+    """Return whether an output was compared, so that the kernel did not just refuse the case."""
     return bool(examined.tallies)
 
 
@@ -201,41 +161,28 @@ def _examine(
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
     ran = replace(ran, rerun_seconds=rerun_seconds)
-    given = [tensor.name for tensor in op.inputs if tensor.role != "saved"]
-    yielded: list[tuple[str, object]] = []
-    looked, left_out = [], []
     with left([], case.arguments) if spec.further else nullcontext():  # further runs put back but a part of it
-        for name in checks:
-            if CHECKS[name].looks(ran):
-                announce(name)
-                items = None
-                with gpu_memory.WhereItFits():
-                    items = list(CHECKS[name].function(ran))
-                if items is None:
-                    left_out.append(name)
-                    continue
-                yielded += [(name, item) for item in items]
-                looked += [name] * (NoData() not in items)
-                if any(isinstance(item, Tried) and item.ended for item in items):
-                    break
+        answers = ask(ran, checks, announce)
     if functions and "honesty" in spec.further:
-        yielded += [("honesty", item) for item in honesty.replaced(kernel, spec, functions.replaced())]
-    tried = [(name, item) for name, item in yielded if isinstance(item, Tried)]
-    probable = {item.output: item.ratio for _, item in yielded if isinstance(item, OverProbable)}
+        answers.items += [("honesty", item) for item in honesty.replaced(kernel, spec, functions.replaced())]
+    tried = answers.of(Tried)
+    probable = {item.output: item.ratio for _, item in answers.of(OverProbable)}
+    tallies = (_tally(ran, name, probable) for name in ran.outputs)
+    given = [tensor.name for tensor in op.inputs if tensor.role != "saved"]
     return Examined(
         spec,
         problem=ran.problem,
         limits=ran.limits,
-        tallies=tuple(tally for name in ran.outputs if (tally := _tally(ran, name, probable)) is not None),
-        findings=tuple(item for _, item in yielded if isinstance(item, Finding)),
-        looked=tuple(looked),
-        left_out=tuple(left_out),
+        tallies=tuple(tally for tally in tallies if tally is not None),
+        findings=tuple(item for _, item in answers.of(Finding)),
+        looked=tuple(answers.looked),
+        left_out=tuple(answers.left_out),
         slow=tuple(name for name in slow(ran) if name in checks),
-        detectable=tuple((name, item) for name, item in yielded if isinstance(item, SmallestError)),
-        observed=tuple((name, item.held) for name, item in yielded if isinstance(item, Observed)),
+        detectable=tuple(answers.of(SmallestError)),
+        observed=tuple((name, item.held) for name, item in answers.of(Observed)),
         ways=tuple(dict.fromkeys((name, item.way) for name, item in tried)),
-        operators=tuple(sorted({*ran.operators, *(one for _, item in tried for one in item.operators)})),
-        notes=tuple(item.words for _, item in yielded if isinstance(item, Note)),
+        operators=tuple(sorted({*ran.operators, *chain.from_iterable(item.operators for _, item in tried)})),
+        notes=tuple(item.words for _, item in answers.of(Note)),
         layouts=tuple(f"{name} {_layout(ran, name)}" for name in given),
         near=tuple(name for name in given if _near(ran, name)),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),

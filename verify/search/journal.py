@@ -15,7 +15,7 @@ from verify_norm import __version__
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
-from verify_norm.search.examine import Examined
+from verify_norm.search.examined import Examined
 
 _EXAMINED = TypeAdapter(Examined)
 
@@ -90,7 +90,9 @@ def path_of(kernel: Kernel, settings: Settings) -> Path | None:
 
 def source(kernel: Kernel) -> bytes:
     """Return the text of the kernel's source file, b"" if there is none: an edited kernel starts anew."""
+    if kernel.run is None:
+        return b""
     try:
-        return Path(inspect.getsourcefile(inspect.unwrap(kernel.run)) or "").read_bytes() if kernel.run else b""
+        return Path(inspect.getsourcefile(inspect.unwrap(kernel.run)) or "").read_bytes()
     except (OSError, TypeError):
         return b""

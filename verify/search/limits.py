@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.op import Op
@@ -64,8 +64,13 @@ def stated(kernel: Kernel, raised: Iterable[Raised], ran: Sequence[CaseSpec], *,
                 found[words] = f"it does not take CPU tensors ({said})"
             elif not alone:
                 found[words] = f"it refuses them ({said}); --only says which cases it takes"
-        elif told := _limit(kernel, group, ran, kinds) or (ANY in kinds and _likely(kernel, group, ran)):
-            found[words] = f"it takes {told[0]} ({said}); {told[1]}"
+            continue
+        told = _limit(kernel, group, ran, kinds)
+        if told is None and ANY in kinds:
+            told = _likely(kernel, group, ran)
+        if told is not None:
+            taken, declared = told
+            found[words] = f"it takes {taken} ({said}); {declared}"
     return found
 
 
@@ -73,8 +78,10 @@ def hints(kernel: Kernel, raised: Iterable[Raised], ran: Sequence[CaseSpec]) -> 
     """Return what the kernel may not take, though it states no limit, by the wording of what it raises."""
     found: dict[str, str] = {}
     for words, group in _grouped(raised).items():
-        if told := _likely(kernel, group, ran):
-            found[words] = f"the cases that run suggest that it takes {told[0]}: if so, {told[1]}"
+        told = _likely(kernel, group, ran)
+        if told is not None:
+            taken, declared = told
+            found[words] = f"the cases that run suggest that it takes {taken}: if so, {declared}"
     return found
 
 
@@ -84,33 +91,55 @@ def separating(kernel: Kernel, failed: Sequence[CaseSpec], ran: Iterable[CaseSpe
     A threshold is the number of a problem that is `said`, where one is there. Some cases outside may pass: wrong
     elements of zeros are zeros. Thresholds come last, since chance finds some.
     """
-    op, wrong = OPS[kernel.op], list(dict.fromkeys(failed))
-    right = [spec for spec in ran if spec not in {*wrong}]
+    op, all_wrong = OPS[kernel.op], set(failed)
+    wrong, right = list(dict.fromkeys(failed)), [spec for spec in ran if spec not in all_wrong]
     clauses: list[str] = []
-    got = {n for spec in wrong for n in spec.shape}  # a problem may say which sizes it got
-    named = {n for one in said if not STRICT.search(one) for n in _numbers(one)} - got
+    named = _thresholds_in(said) - {n for spec in wrong for n in spec.shape}  # a problem may say which sizes it got
     while wrong and len(clauses) < MOST_CLAUSES:
-        found: list[tuple[bool, int, float, int, str, set[Any], Trait]] = []
-        for trait in traits_of(op, ""):
-            if trait.about == "dtype" or (trait.kind == "multiple" and trait.about not in ("N", "last", "C")):
-                continue
-            count, share, only, outside = trait.suggested(
-                [trait.of(spec, op) for spec in wrong], [trait.of(spec, op) for spec in right], named
-            )
-            if count >= FEWEST and share >= MOSTLY:
-                likely = {"multiple": 1, "size": 0, "eps": 0}.get(trait.kind, 2)
-                found.append((count == len(wrong), likely, round(share, 1), count, only, outside, trait))
-        if not found:
+        clause = _best_clause(op, wrong, right, named)
+        if clause is None:
             return ""
-        *_, only, outside, trait = max(found, key=lambda one: one[:4])
-        clauses.append(only)
-        wrong, right = ([s for s in some if trait.of(s, op) not in outside] for some in (wrong, right))
+        clauses.append(clause.only)
+        wrong = [spec for spec in wrong if clause.trait.of(spec, op) not in clause.outside]
+        right = [spec for spec in right if clause.trait.of(spec, op) not in clause.outside]
     if {spec.dtype for spec in right} == {"float32"} != {spec.dtype for spec in (*failed, *right)}:
         return ""  # a kernel that loses precision in 16 bits is no kernel of float32 alone
     return ",".join(clauses) if not wrong and len(right) >= FEW else ""
 
 
+class _Clause(NamedTuple):
+    """A clause of a suggested --only: what makes it likely, in order of weight, and which values lie outside of it."""
+
+    all_fail_outside: bool  # of the cases that fail
+    likely: int  # by the kind of its trait
+    share: float  # of the cases outside that fail, to one digit
+    failed: int  # cases outside
+    only: str
+    outside: set[Any]
+    trait: Trait
+
+
+def _best_clause(op: Op, wrong: list[CaseSpec], right: list[CaseSpec], named: set[int]) -> _Clause | None:
+    """Return the most likely clause outside of which most cases fail; None if there is none."""
+    found: list[_Clause] = []
+    for trait in traits_of(op, ""):
+        if trait.about == "dtype" or (trait.kind == "multiple" and trait.about not in ("N", "last", "C")):
+            continue
+        failed, passed = ([trait.of(spec, op) for spec in specs] for specs in (wrong, right))
+        count, share, only, outside = trait.suggested(failed, passed, named)
+        if count >= FEWEST and share >= MOSTLY:
+            likely = {"multiple": 1, "size": 0, "eps": 0}.get(trait.kind, 2)
+            found.append(_Clause(count == len(wrong), likely, round(share, 1), count, only, outside, trait))
+    return max(found, key=lambda one: (one.all_fail_outside, one.likely, one.share, one.failed), default=None)
+
+
+def _thresholds_in(said: Iterable[str]) -> set[int]:
+    """Return the numbers of problems that may be the largest or smallest one that a kernel takes."""
+    return {n for problem in said if not STRICT.search(problem) for n in _numbers(problem)}
+
+
 def _grouped(raised: Iterable[Raised]) -> dict[str, list[Raised]]:
+    """Return the cases by the wording of their problem."""
     groups: defaultdict[str, list[Raised]] = defaultdict(list)
     for one in raised:
         groups[one.wording].append(one)
@@ -137,8 +166,9 @@ def _limit(kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec], kinds: 
     """
     if all(prod(one.spec.shape) for one in group):
         ran = [spec for spec in ran if prod(spec.shape)]
-    op = OPS[kernel.op]
-    if op.view == "channels" and len(modes := {one.spec.training for one in group}) == 1:
+    op, specs = OPS[kernel.op], [one.spec for one in group]
+    modes = {spec.training for spec in specs}
+    if op.view == "channels" and len(modes) == 1:
         ran = [spec for spec in ran if spec.training in modes]  # as torch refuses eps = 0 in training alone
     named = set.intersection(*(_numbers(one.problem) for one in group)) if kinds else set[int]()
     strict = not kinds or STRICT.search(group[0].problem) is not None
@@ -152,12 +182,14 @@ def _limit(kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec], kinds: 
     def limit(trait: Trait, specs: Iterable[CaseSpec]) -> Limit | None:
         return trait.limit({trait.of(spec, op) for spec in specs}, values(trait), named, strict=strict)
 
-    specs = [one.spec for one in group]
     found = next(filter(None, (limit(trait, specs) for trait in chosen or traits)), None)
     if found is None and kinds and len(ran) >= FEW:
-        found = _both(op, specs, [t for t in chosen if t.form != "ordered" or named], values, limit)
+        found = _both(op, specs, [trait for trait in chosen if trait.form != "ordered" or named], values, limit)
         found = found or _sizes(op, group, [trait for trait in chosen if trait.kind == "size"], values)
-    return found and (f"{found[0]} only", f"--only {found[1]} declares it")
+    if found is None:
+        return None
+    words, only = found
+    return f"{words} only", f"--only {only} declares it"
 
 
 def _both(
@@ -170,10 +202,13 @@ def _both(
     """Return two limits of different kinds, if each case lies outside of one of them."""
     for first in chosen:
         outside = {spec for spec in specs if first.of(spec, op) not in values(first)}
-        one = limit(first, outside) if 0 < len(outside) < len({*specs}) else None
-        for second in chosen if one else ():
-            rest = (spec for spec in specs if spec not in outside)
-            if one and first.kind != second.kind and (other := limit(second, rest)):
+        rest = {*specs} - outside
+        one = limit(first, outside) if outside and rest else None
+        if one is None:
+            continue
+        for second in chosen:
+            other = limit(second, rest) if second.kind != first.kind else None
+            if other is not None:
                 return f"{one[0]} and {other[0]}", f"{one[1]},{other[1]}"
     return None
 
@@ -182,8 +217,11 @@ def _sizes(
     op: Op, group: Sequence[Raised], sizes: Iterable[Trait], values: Callable[[Trait], set[Any]]
 ) -> Limit | None:
     """Return the few sizes that ran, if every other one is refused by its number."""
-    for trait in sizes if len(group) >= FEW else ():
-        if all((n := trait.of(one.spec, op)) in _numbers(one.problem) and n not in values(trait) for one in group):
+    if len(group) < FEW:
+        return None
+    for trait in sizes:
+        named = all(trait.of(one.spec, op) in _numbers(one.problem) for one in group)
+        if named and values(trait).isdisjoint(trait.of(one.spec, op) for one in group):
             return trait.few(values(trait))
     return None
 
@@ -196,9 +234,11 @@ def _numbers(problem: str) -> set[int]:
 
 def _takes_none(kernel: Kernel, group: list[Raised]) -> bool:
     """Return whether the signature allows the None that all cases of a group have in common."""
+    if kernel.run is None:
+        return False
     absent = [role for role in ("weight", "bias") if not any(getattr(one.spec, role) for one in group)]
     try:
-        parameters = inspect.signature(inspect.unwrap(kernel.run)).parameters.values() if kernel.run else ()
+        parameters = inspect.signature(inspect.unwrap(kernel.run)).parameters.values()
     except (TypeError, ValueError):
         return False
     allows = [p for p in parameters if p.default is None or re.search("None|Optional", str(p.annotation))]

@@ -57,9 +57,8 @@ def _said(read: Callable[[T], U], value: T) -> U:
     try:
         return read(value)
     except UsageError as error:
-        raise PydanticCustomError(
-            REFUSED, "{message}", {"message": str(error).removeprefix("contract: ").removeprefix("only: ")}
-        ) from None
+        message = str(error).removeprefix("contract: ").removeprefix("only: ")  # the key is named before it
+        raise PydanticCustomError(REFUSED, "{message}", {"message": message}) from None
 
 
 def types(names: list[str]) -> tuple[str, ...]:
@@ -233,7 +232,5 @@ def _expected(schema: Mapping[str, Any]) -> str:
     if schema["type"] == "boolean":
         return "true or false"
     kind = {"integer": "a whole number", "number": "a number"}[schema["type"]]
-    most = schema.get("maximum")
-    return (
-        f"{kind}, {schema['minimum']:g} or more" if most is None else f"{kind} from {schema['minimum']:g} to {most:g}"
-    )
+    least, most = schema["minimum"], schema.get("maximum")
+    return f"{kind}, {least:g} or more" if most is None else f"{kind} from {least:g} to {most:g}"

@@ -54,8 +54,10 @@ class Pace:
 
     def parted(self, table: Iterable[CaseSpec], op: Op) -> tuple[list[CaseSpec], list[CaseSpec]]:
         """Return the cases that every kernel runs, and those whose time must be known first."""
-        table = list(table)
-        usual, large = ([s for s in table if self.usual(size(repeated(s), op)) is so] for so in (True, False))
+        usual: list[CaseSpec] = []
+        large: list[CaseSpec] = []
+        for spec in table:
+            (usual if self.usual(size(repeated(spec), op)) else large).append(spec)
         return usual, large
 
     @property
@@ -91,8 +93,10 @@ class Pace:
         >>> pace.allows((2000, 1_000_000)), pace.allows((4096, 150_000))
         (True, False)
         """
-        if self.usual(wanted) or self.device == "cuda":  # a GPU's judge takes no time for rows
-            return self.usual(wanted) or self.fits(wanted)
+        if self.usual(wanted):
+            return True
+        if self.device == "cuda":  # a GPU's judge takes no time for rows
+            return self.fits(wanted)
         rows, elements = wanted
         slower = (max(1.0, rows / max(r, 1), elements / max(e, 1)) * seconds for (r, e), seconds, _ in self.seen)
         return min(slower, default=inf) <= self.most

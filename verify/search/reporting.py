@@ -33,9 +33,10 @@ def report(
 ) -> Report:
     """Return the report, with these findings for those that were collected, and what explains them."""
     lacking = (*_lacking(state), *_falling_back(state))
-    failed, position = state.cases - state.compared, partial(_position, state)
-    if failed and "signature" not in {check.name for check in state.checks}:
-        state.skipped["outputs", "none was returned that can be compared; the check signature says why"] = failed
+    position = partial(_position, state)
+    not_compared = state.cases - state.compared
+    if not_compared and "signature" not in {check.name for check in state.checks}:
+        state.skipped["outputs", "none was returned that can be compared; the check signature says why"] = not_compared
     return make_report(
         state.kernel,
         state.settings,
@@ -53,17 +54,17 @@ def report(
         diagnoses=diagnoses,
         outside=outside,
         coverage=Coverage(
-            state.planned,
-            state.corners,
-            state.corners_done,
-            state.refused,
-            state.compared,
-            dict(state.outputs),
-            state.ended,
-            state.pairs.met if state.pairs else 0,
-            state.possible,
+            planned=state.planned,
+            corners=state.corners,
+            corners_done=state.corners_done,
+            refused=state.refused,
+            compared=state.compared,
+            outputs=dict(state.outputs),
+            ended=state.ended,
+            pairs=state.pairs.met if state.pairs else 0,
+            possible=state.possible,
         ),
-        seen=state.saw,
+        seen=state.contents,
         work=work,
     )
 
@@ -76,7 +77,7 @@ def _secret(state: Collector) -> dict[str, str]:
 def _lacking(state: Collector) -> Iterator[Finding]:
     """Yield the outputs that a forward returns in some cases only; note those that the kernel never returns."""
     forward = OPS[state.kernel.op].forward is None and "signature" in {check.name for check in state.checks}
-    for name, specs in state.without.items():
+    for name, specs in state.not_returned.items():
         # nothing is saved of an empty x, nor by BatchNorm in evaluation
         saved = [spec for spec in specs if spec.training and 0 not in spec.shape]
         if forward and saved and state.outputs[name]:
@@ -92,7 +93,9 @@ def _lacking(state: Collector) -> Iterator[Finding]:
 
 def _falling_back(state: Collector) -> Iterator[Finding]:
     """Yield the norm operators of torch that ran inside a kernel which must be its own."""
-    for name, specs in state.calling.items() if state.settings.require_own else ():
+    if not state.settings.require_own:
+        return
+    for name, specs in state.falling_back.items():
         state.failed["honesty"] += len(specs)
         message = f"it falls back to {name} in {len(specs)} of {count(state.cases, 'case')}; --require-own forbids it"
         yield Finding(state.kernel.name, "honesty", None, "fail", message, specs[0], cases=len(specs))
@@ -100,15 +103,17 @@ def _falling_back(state: Collector) -> Iterator[Finding]:
 
 def _stated(state: Collector) -> Iterator[Skip]:
     """Yield the limits that the kernel states, each with the number of cases that it leaves out."""
-    counts = Counter(state.limits[one.wording] for one in state.raised if one.wording in state.limits)
-    yield from (Skip("cases", reason, count, limit=True) for reason, count in counts.items())
+    reasons = Counter(state.limits[one.wording] for one in state.raised if one.wording in state.limits)
+    for reason, cases in reasons.items():
+        yield Skip("cases", reason, cases, limit=True)
 
 
 def _result(state: Collector, check: Check) -> CheckResult:
+    """Return in how many cases a check looked, failed, and saw a property held that the kernel does not promise."""
     name = check.name
-    held, broken = state.held[name, True], state.held[name, False]
-    counts = (state.looked[name], state.failed[name], held, held + broken)
-    return CheckResult(name, check.summary, *counts, *(("", True) if state.looked[name] else _no_data(state, check)))
+    looked, held, broken = state.looked[name], state.held[name, True], state.held[name, False]
+    no_data, offered = ("", True) if looked else _no_data(state, check)
+    return CheckResult(name, check.summary, looked, state.failed[name], held, held + broken, no_data, offered)
 
 
 def _no_data(state: Collector, check: Check) -> tuple[str, bool]:
@@ -120,16 +125,20 @@ def _no_data(state: Collector, check: Check) -> tuple[str, bool]:
     if not state.compared:
         return f"the kernel returned no output that can be compared in {count(state.cases, 'case')}", True
     lacking = check.lacks(state.kernel, state.outputs)
-    return lacking or f"nothing to look at in {count(state.cases, 'case')}", not lacking and not state.kernel.only
+    if lacking:
+        return lacking, False
+    return f"nothing to look at in {count(state.cases, 'case')}", not state.kernel.only
 
 
 def _position(state: Collector, one: Tally | Detectable) -> tuple[int, int, int]:
+    """Return what sorts by check, then by output and by type, each in the order of its table."""
     names = [tensor.name for tensor in OPS[state.kernel.op].outputs]
     check = _check(one) if isinstance(one, Detectable) else 0
     return check, names.index(one.output), list(FORMATS).index(one.dtype)
 
 
 def _check(one: Finding | Detectable) -> int:
+    """Return the place of its check in the table of checks."""
     return list(CHECKS).index(one.check)
 
 

@@ -17,7 +17,7 @@ from verify_norm.core.settings import Seconds, Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.user_operators import Operator
 from verify_norm.loading import nested
-from verify_norm.search.options import least, options
+from verify_norm.search.options import Options, least, options
 
 SECRET = 63  # bits of a seed that nobody knows before the run
 
@@ -72,20 +72,59 @@ def request(
     asked = options(**given)
     place = device(asked.device, worker)
     if place == "cpu":
-        try:
-            interpret(always=True)
-        except UsageError:
-            if isinstance(kernel, str) or gpus():
-                raise
-            os.environ["TRITON_INTERPRET"] = "1"  # the caller has imported Triton: only the kernel's process interprets
+        _interpret_on_cpu(kernel)
+    kernels = _loaded(kernel, op, bind, asked, place, isolate=isolate, tell=tell)
+    name = kernels[0].name
+    if (asked.workers or 1) > 1 and not all(isolate and one.target for one in kernels):
+        tell(f"{name} runs in this process alone, not in {asked.workers} workers")
+    here: dict[str, Any] = {
+        "examples": 0 if asked.shapes == "models" else asked.examples,
+        "seconds": max(asked.seconds / len(kernels), least(Seconds)),
+        "device": place,
+        "isolate": isolate,
+    }
+    if asked.untrusted and "seed" not in given:
+        here["seed"] = secrets.randbits(SECRET)
+    settings = Settings(**(asked.model_dump() | here))
+    for one in kernels:
+        if {*one.dtypes}.isdisjoint(settings.dtypes):
+            asks = f"{one.name} takes {', '.join(one.dtypes)}, and the run asks for {', '.join(settings.dtypes)}"
+            raise UsageError(f"dtypes: {asks}")
+    return Request(kernels, settings, _cases_to_run_first(corpus, kernels))
+
+
+def _interpret_on_cpu(kernel: object) -> None:
+    """Turn on Triton's interpreter for a run on the CPU; raises UsageError if it is too late for the kernel."""
+    try:
+        interpret(always=True)
+    except UsageError:
+        if isinstance(kernel, str) or gpus():
+            raise
+        os.environ["TRITON_INTERPRET"] = "1"  # the caller has imported Triton: only the kernel's process interprets
+
+
+def _loaded(
+    kernel: object,
+    op: str | Operator | None,
+    bind: str,
+    asked: Options,
+    place: str,
+    *,
+    isolate: bool,
+    tell: Callable[[str], None],
+) -> tuple[Kernel, ...]:
+    """Return the kernels of the directions that are checked; tell which kernel is meant, where it runs and which not.
+
+    Raises UsageError.
+    """
     from verify_norm.loading.entry_points import shadowed
     from verify_norm.loading.registry import load_directions
     from verify_norm.running.isolate import NO_TARGET
-    from verify_norm.search.corpus import load
     from verify_norm.search.directions import forward_only
 
-    for note in shadowed(kernel) if isinstance(kernel, str) else ():
-        tell(note)
+    if isinstance(kernel, str):
+        for note in shadowed(kernel):
+            tell(note)
     if asked.untrusted:
         from verify_norm.running.untrusted.loading import load_untrusted
 
@@ -96,28 +135,25 @@ def request(
         kernels = load_directions(kernel, op, bind, asked.contract, asked.only)
     forward, *others = kernels
     if isolate and not all(one.target for one in kernels):
-        hint = "a crash would end it; isolate=False accepts that"
-        tell(f"{forward.name} runs in this process: {NO_TARGET}; {hint}")
-    alone = Settings(device=place, isolate=isolate, untrusted=asked.untrusted)
-    if others and op is None and (why := forward_only(others[0], alone)):
-        both = forward.op.removesuffix("_fwd")
-        tell(f"{forward.name} is checked forward only, since {why}; --op {both} checks its backward too")
-        kernels = [forward]
-    random = 0 if asked.shapes == "models" else asked.examples
-    share = max(asked.seconds / len(kernels), least(Seconds))
-    if (asked.workers or 1) > 1 and not all(isolate and one.target for one in kernels):
-        tell(f"{forward.name} runs in this process alone, not in {asked.workers} workers")
-    here = {"examples": random, "seconds": share, "device": place, "isolate": isolate}
-    if asked.untrusted and "seed" not in given:
-        here["seed"] = secrets.randbits(SECRET)
-    settings = Settings(**(asked.model_dump() | here))
-    for one in kernels:
-        if not {*one.dtypes} & {*settings.dtypes}:
-            asks = f"{one.name} takes {', '.join(one.dtypes)}, and the run asks for {', '.join(settings.dtypes)}"
-            raise UsageError(f"dtypes: {asks}")
-    if corpus and not os.path.exists(corpus):
+        tell(f"{forward.name} runs in this process: {NO_TARGET}; a crash would end it; isolate=False accepts that")
+    if others and op is None:
+        why = forward_only(others[0], Settings(device=place, isolate=isolate, untrusted=asked.untrusted))
+        if why:
+            both = forward.op.removesuffix("_fwd")
+            tell(f"{forward.name} is checked forward only, since {why}; --op {both} checks its backward too")
+            return (forward,)
+    return tuple(kernels)
+
+
+def _cases_to_run_first(corpus: str, kernels: tuple[Kernel, ...]) -> tuple[tuple[CaseSpec, ...], ...]:
+    """Return the cases of a corpus for each kernel; none without a corpus. Raises UsageError."""
+    from verify_norm.search.corpus import load
+
+    if not corpus:
+        return ((),) * len(kernels)
+    if not os.path.exists(corpus):
         raise UsageError(f"there is no corpus {corpus}; verify-norm hunt --corpus {corpus} writes one")
-    return Request(tuple(kernels), settings, tuple(load(corpus, each) if corpus else () for each in kernels))
+    return tuple(load(corpus, kernel) for kernel in kernels)
 
 
 def request_pair(

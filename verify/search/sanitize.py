@@ -45,7 +45,7 @@ TOOLS = {
 MARK, RAISED = "verify-norm case ", "the kernel raised "
 _SPEC = TypeAdapter(CaseSpec)
 _PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
-_FAR = 2**28  # a layout that is far has more elements from the first to the last
+_FAR = 2**28  # elements: a tensor of the layout "far" has more from its first to its last
 _ERROR = re.compile(r"^=+ +((?:Invalid|Uninitialized|Error|Warning|Barrier|Race|Potential|Program hit|Target).*)")
 
 
@@ -97,7 +97,7 @@ def sanitize(kernel: Kernel, settings: Settings, tool: str, path: str) -> Report
         coverage=Coverage(
             planned=len(table),
             corners=len(table),
-            corners_done=cases + refused - (late and cases > 0),  # the time ends amid a case
+            corners_done=cases + refused - (1 if late and cases else 0),  # the time ends amid a case
             refused=refused,
             compared=cases - output.count(RAISED),
             outputs={},
@@ -115,8 +115,8 @@ def read(kernel: str, tool: str, output: str) -> Iterator[Finding]:
             spec = _SPEC.validate_json(line.split(MARK)[1])
         error = _ERROR.match(line)
         if error and spec is not None:
-            where = "".join(lines[number + 1 : number + 2]).strip("= \t")
-            place = f", {where}" if where.startswith("at ") else ""
+            below = lines[number + 1].strip("= \t") if number + 1 < len(lines) else ""
+            place = f", {below}" if below.startswith("at ") else ""
             place = re.sub(r"/[^\s:]+", lambda match: Path(match.group()).name, place)  # without folders
             yield Finding(kernel, tool, None, "error", error.group(1).strip() + place, spec)
 

@@ -21,7 +21,7 @@ from verify_norm.search import PRELOAD
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.crew import Crew, usual
 from verify_norm.search.diagnosing import Trial
-from verify_norm.search.examine import Examined
+from verify_norm.search.examined import Examined
 from verify_norm.search.interruption import interruptible
 from verify_norm.search.journal import Journal
 from verify_norm.search.reporting import report
@@ -45,10 +45,11 @@ class _Search:
     reduced: list[Finding] = field(default_factory=list)
 
     def reduce_all(self) -> None:
-        """Make the findings small, or the wanted ones where there are such."""
+        """Make the findings small; if the search was for certain findings and has some, these alone."""
         self.state.settle()
-        found, deadline = self.state.findings.values(), self.sweep.deadline - self.state.settings.seconds * EXPLAINING
-        wanted = [finding for finding in found if self.sweep.until and self.sweep.until(finding)]
+        found, until = list(self.state.findings.values()), self.sweep.until
+        deadline = self.sweep.deadline - self.state.settings.seconds * EXPLAINING
+        wanted = [finding for finding in found if until(finding)] if until else []
         for finding in wanted or found:
             small = [other.spec for other in self.reduced]
             self.reduced.append(_reduced(self.state, finding, deadline, small))
@@ -65,7 +66,8 @@ class _Search:
 
         checks, worst = tuple(check.name for check in state.checks), defaultdict[str, list[CaseSpec]](list)
         for tally in state.tallies.values():
-            worst[tally.output] += [tally.worst] if tally.worst and tally.ratio > 1 else []
+            if tally.worst and tally.ratio > 1:
+                worst[tally.output].append(tally.worst)
         trial = Trial(state.kernel, checks, state.failing, worst, judge, state.settings.seed, self.sweep.deadline)
         return trial.diagnoses(self.reduced)
 
@@ -148,8 +150,7 @@ def fitting(spec: CaseSpec, op: str) -> Iterator[None]:
 
 
 def _collector(kernel: Kernel, settings: Settings, journal: Journal = NO_JOURNAL) -> Collector:
-    given = {"isolate": settings.isolate, "untrusted": settings.untrusted}
-    where = runner(kernel, settings.device, preload=PRELOAD, **given)
+    where = runner(kernel, settings.device, preload=PRELOAD, isolate=settings.isolate, untrusted=settings.untrusted)
     return Collector(kernel, settings, where, journal)
 
 
@@ -172,13 +173,16 @@ def _reduced(state: Collector, finding: Finding, deadline: float, small: list[Ca
         if time.perf_counter() > deadline or spec.dtype not in state.settings.dtypes:
             return False
         left = max(deadline - time.perf_counter(), 1.0)
-        examined = _again(state, spec, (finding.during or finding.check,), left=left)
-        same = [f for f in examined.findings if (f.check, f.output) == key and not state.excuse(examined)]
-        shown[spec] = same[0] if same else finding
-        return bool(same)
+        examined = _again(state, spec, (finding.shown_by,), left=left)
+        same = next((one for one in examined.findings if (one.check, one.output) == key), None)
+        if same is None or state.excuse(examined):
+            shown[spec] = finding
+            return False
+        shown[spec] = same
+        return True
 
     start = next((spec for spec in dict.fromkeys(small) if fails(spec)), finding.spec)
-    smallest = reduce(start, OPS[state.kernel.op], fails, finding.during or finding.check)
+    smallest = reduce(start, OPS[state.kernel.op], fails, finding.shown_by)
     for spec in dict.fromkeys((smallest, finding.spec)):
         if not state.runner.fresh() or fails(spec) or time.perf_counter() > deadline:
             return state.counted(shown[spec])

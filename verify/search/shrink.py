@@ -35,7 +35,7 @@ def reduce(spec: CaseSpec, op: Op, fails: Callable[[CaseSpec], bool], check: str
 
 def _way_field(spec: CaseSpec, fails: Callable[[CaseSpec], bool], check: str) -> str:
     """Return the field that names the way in which a case fails; "" if it fails without a further run."""
-    field = next((field for field, its in ways.CHECKS.items() if its == check), "")
+    field = next((field for field, its_check in ways.CHECKS.items() if its_check == check), "")
     further = tuple(name for name in spec.further if name != check)
     return "" if not field or fails(replace(spec, further=further)) else field
 
@@ -60,10 +60,10 @@ def _leaves_way_open(spec: CaseSpec, field: str) -> bool:
 
 def _candidates(spec: CaseSpec, op: Op, field: str) -> Iterator[CaseSpec]:
     """Yield simpler specs, the largest steps first; before them those that name one way."""
-    named: list[dict[str, Any]] = (
-        [{field: way} for way in ways.every(op)[field]] if _leaves_way_open(spec, field) else []
-    )
-    yield from (replace(spec, **one) for one in named)
+    if _leaves_way_open(spec, field):
+        for way in ways.every(op)[field]:
+            named: dict[str, Any] = {field: way}
+            yield replace(spec, **named)
     for batch in sorted({0, spec.batch // 4, spec.batch // 2, 3 * spec.batch // 4, max(spec.batch - 1, 0)}):
         yield replace(spec, batch=batch)
     yield from (replace(spec, shape=shape, normalized_ndim=ndim) for shape, ndim in _smaller(spec, op))
@@ -85,7 +85,7 @@ def _candidates(spec: CaseSpec, op: Op, field: str) -> Iterator[CaseSpec]:
 def _smaller(spec: CaseSpec, op: Op) -> Iterator[tuple[tuple[int, ...], int]]:
     """Yield smaller shapes, each with its normalized_ndim."""
     shape, ndim = spec.shape, spec.normalized_ndim
-    group = op.view != "rows"
+    group = op.view != "rows"  # dimension 1 has the channels
     lowest = 2 if group else ndim
     if ndim > 1:
         yield (*shape[:-ndim], prod(shape[len(shape) - ndim :])), 1

@@ -20,7 +20,8 @@ from verify_norm.running.runners import Runner
 from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew, Lane, Over, Part
 from verify_norm.search.drawing import OTHERS, Drawing
-from verify_norm.search.examine import NO_MEMORY, Examined, examine_in
+from verify_norm.search.examine import examine_in
+from verify_norm.search.examined import NO_MEMORY, Examined
 from verify_norm.search.planning import corner_table, covering_cases, in_order, offered_dtypes
 
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
@@ -54,24 +55,35 @@ class Sweep:
             self.end(str(over))
 
     def parts(self, first: Iterable[CaseSpec]) -> Iterator[Part]:
-        """Yield the cases of `first` and the tables, those in which all pairs of choices meet, and explorations."""
+        """Yield the cases of `first` and the tables, those in which all pairs of choices meet, and explorations.
+
+        Counts what is planned before the first of them.
+        """
         state, settings = self.state, self.state.settings
-        dtypes, op = offered_dtypes(state), OPS[state.kernel.op]
-        table, large = corner_table(state, dtypes) if settings.tables else ([], [])
-        corner, frozen = (*table, *large), state.kernel.autograd
-        further = bool(dtypes and state.checks and settings.examples)
+        dtypes, op, frozen = offered_dtypes(state), OPS[state.kernel.op], state.kernel.autograd
+        corner, large = corner_table(state, dtypes) if settings.tables else ([], [])
+        further = bool(dtypes and state.checks and settings.examples)  # cases after the corner table
         if further and settings.tables and settings.shapes != "models":
             state.pairs = covering.Pairs(op, dtypes, frozen=frozen, gpu=settings.device != "cpu")
-        table = [*(spec for spec in first if spec.dtype in dtypes), *table]
-        others, functions = OTHERS[patience.kind(settings.device)], (self.drawn, self.leave_out)
-        drawing = Drawing(op, dtypes, settings, state.pace, *functions, frozen, others, self.left)
+        table = [*(spec for spec in first if spec.dtype in dtypes), *corner]
+        drawing = Drawing(
+            op,
+            dtypes,
+            settings,
+            state.pace,
+            one=self.drawn,
+            leave_out=self.leave_out,
+            frozen=frozen,
+            others=OTHERS[patience.kind(settings.device)],
+            left=self.left,
+        )
         state.corners = len(table) + len(large)
         state.planned = state.corners + drawing.planned(settings.examples)
         for spec, slow in in_order(table, large, settings.device):
             yield partial(self.corner, case=self.case(spec), slow=spec if slow else None)
         if further:
             yield from drawing.first()
-        pairs = covering_cases(state, dtypes, corner) if state.pairs else ()
+        pairs = covering_cases(state, dtypes, (*corner, *large)) if state.pairs else ()
         yield from map(self.case, pairs)
         yield lambda lane: lane.enter(partial(setattr, state, "drawn", True))
         if further:
@@ -88,11 +100,11 @@ class Sweep:
         return partial(self.one, spec=spec)
 
     def corner(self, lane: Lane, case: Part, slow: CaseSpec | None = None) -> None:
-        """Run a corner case, unless it is `slow` for its size."""
+        """Run a corner case; one whose spec is given as `slow` only if the time allows its size."""
         state = self.state
-        if slow and not state.pace.allows(size(repeated(slow), OPS[state.kernel.op])):
-            why = f"many rows are slow: one case would take {state.pace.over(state.pace.most)}"
-            self.leave_out(lane, why, slow, corners=1)
+        if slow is not None and not state.pace.allows(size(repeated(slow), OPS[state.kernel.op])):
+            reason = f"many rows are slow: one case would take {state.pace.over(state.pace.most)}"
+            self.leave_out(lane, reason, slow, corners=1)
             return
         case(lane)
         lane.enter(self.corner_done)
@@ -101,9 +113,9 @@ class Sweep:
         """Count a corner case."""
         self.state.corners_done += 1
 
-    def leave_out(self, lane: Lane, slow: str, spec: CaseSpec, corners: int = 0) -> None:
-        """Count a planned case that takes too long."""
-        lane.enter(partial(self.state.leave_out, slow, spec, corners))
+    def leave_out(self, lane: Lane, reason: str, spec: CaseSpec, corners: int = 0) -> None:
+        """Count a planned case that takes too long; `corners` is 1 for a corner case."""
+        lane.enter(partial(self.state.leave_out, reason, spec, corners))
 
     def left(self) -> float:
         """Return the seconds that are left for cases."""
@@ -113,15 +125,16 @@ class Sweep:
     def drawn(self, lane: Lane, spec: CaseSpec, others: int = 0) -> dict[str, float]:
         """Run a random case and so many others of its shape and types; return what random cases maximize.
 
-        A case that an exploration has met shows nothing new, but other others do. What the kernel refuses has none.
+        A case that has been met shows nothing new, but further others do. Of a case that the kernel refuses none run.
         """
         spec = self.state.kernel.fitted(spec)
-        met = lane.drawn[spec]
+        met = lane.drawn[spec]  # times
         lane.drawn[spec] += 1
-        known = met or spec in self.chosen
-        examined = Examined(spec) if known else self.one(lane, spec)
-        if known:
+        if met or spec in self.chosen:
+            examined = Examined(spec)
             lane.enter(self.meet)
+        else:
+            examined = self.one(lane, spec)
         if examined.unsupported is not None:
             for _ in range(others):
                 lane.enter(self.meet)
@@ -156,8 +169,8 @@ class Sweep:
         examined = state.journal.done.get(spec)
         if examined is None:
             checks = tuple(check.name for check in state.checks)
-            call = partial(examine_for, state, lane.runner, spec, checks, slower=self.crew.slower)
-            call = partial(call, rerun_seconds=state.pace.rerun_seconds)
+            slower, rerun_seconds = self.crew.slower, state.pace.rerun_seconds
+            call = partial(examine_for, state, lane.runner, spec, checks, slower=slower, rerun_seconds=rerun_seconds)
             try:
                 examined = self.crew.examine(call, spec, lane.runner.fresh)
             except MemoryError:  # as we draw it
@@ -171,15 +184,15 @@ class Sweep:
         state = self.state
         if state.hangs >= HANGS:
             raise Over(f"the kernel had hung {state.hangs} times")
-        if examined.spec not in state.seen:  # two explorations may meet one case
-            state.seen.add(examined.spec)
+        if examined.spec not in state.entered:  # two explorations may meet one case
+            state.entered.add(examined.spec)
             state.enter(examined)
         self.meet()
 
     def meet(self) -> None:
         """Count a planned case; raises Over once there is the finding that the search is for."""
         self.met += 1
-        if self.until and any(map(self.until, self.state.findings.values())):
+        if self.until is not None and any(self.until(finding) for finding in self.state.findings.values()):
             raise Over("the search was for this finding")
         self.progress(self.state.cases, self.state.planned, len(self.state.findings))
 

@@ -1,6 +1,7 @@
 """The properties of a case that a limit of a kernel may be about, and what of them separates cases that raised."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -105,20 +106,23 @@ class Trait:
 
         With it come the number of failures outside, their share of the cases outside, and the values outside.
         """
-        counts = {v: (failed.count(v), passed.count(v)) for v in {*failed, *passed} - {None}}
+        wrong, right = Counter(failed), Counter(passed)
+        values = (wrong.keys() | right.keys()) - {None}
+        bad = {value for value in values if wrong[value] >= MOSTLY * (wrong[value] + right[value])}
+        sides: dict[str, set[Any]] = {}
         if self.form == "ordered":
             sides = self._sides(failed, passed, named)
-        else:
-            bad = {v for v, (wrong, right) in counts.items() if wrong >= MOSTLY * (wrong + right)}
-            separated = bad == {False} if self.form == "yes" else 0 < len(bad) < len(counts) and None not in failed
-            if not separated:
-                return 0, 0.0, "", set()
-            sides = {self.only if self.form == "yes" else self._among(counts.keys() - bad, bad)[1]: bad}
-        tries = []
+        elif self.form == "yes" and bad == {False}:
+            sides = {self.only: bad}
+        elif self.form != "yes" and 0 < len(bad) < len(values) and None not in failed:
+            sides = {self._among(values - bad, bad)[1]: bad}
+        best = 0, 0.0, "", set[Any]()
         for only, outside in sides.items():
-            wrong, right = (sum(counts[v][side] for v in outside) for side in (0, 1))
-            tries.append((wrong, wrong / max(wrong + right, 1), only, outside))
-        return max(tries, key=lambda one: one[:2])
+            count = sum(wrong[value] for value in outside)
+            share = count / max(count + sum(right[value] for value in outside), 1)
+            if not best[2] or (count, share) > best[:2]:
+                best = count, share, only, outside
+        return best
 
     def _sides(self, failed: Sequence[Any], passed: Sequence[Any], named: Collection[int]) -> dict[str, set[Any]]:
         """Return the thresholds below and above all failures as --only, each with the values outside of it."""
@@ -233,14 +237,20 @@ def traits_of(op: Op, said: str) -> list[Trait]:
 def multiples(said: str) -> Iterator[Trait]:
     """Yield the divisors that a problem names, else the powers of two, and whether a number is a power of two."""
     named = re.findall(r"(?:divisible by|multiples? of|%)\s*(\d+)", said)
-    named += ["2"] * bool(re.search(r"\b(even|odd)\b", said, re.IGNORECASE))
+    if re.search(r"\b(even|odd)\b", said, re.IGNORECASE):
+        named.append("2")
     divisors = [int(k) for k in named if int(k) > 1] or [2**k for k in range(1, 11)]
     for name, words, of in QUANTITIES:
-        yield Trait("multiple", f"{words} that is a power of 2", f"{name}=2^k", _such(of, 0), "yes")
+        yield Trait("multiple", f"{words} that is a power of 2", f"{name}=2^k", _power_of_two(of), "yes")
         for k in divisors:
-            yield Trait("multiple", f"{words} that is a multiple of {k}", f"{name}%{k}=0", _such(of, k), "yes")
+            yield Trait("multiple", f"{words} that is a multiple of {k}", f"{name}%{k}=0", _multiple(of, k), "yes")
 
 
-def _such(of: Callable[[CaseSpec, Op], int], k: int) -> Callable[[CaseSpec, Op], bool]:
-    """Return the function that says whether a quantity is a multiple of k; for k = 0, whether it is a power of 2."""
-    return lambda spec, op: of(spec, op) % k == 0 if k else of(spec, op).bit_count() == 1
+def _power_of_two(of: Callable[[CaseSpec, Op], int]) -> Callable[[CaseSpec, Op], bool]:
+    """Return the function that says whether a quantity is a power of 2."""
+    return lambda spec, op: of(spec, op).bit_count() == 1
+
+
+def _multiple(of: Callable[[CaseSpec, Op], int], k: int) -> Callable[[CaseSpec, Op], bool]:
+    """Return the function that says whether a quantity is a multiple of k."""
+    return lambda spec, op: of(spec, op) % k == 0

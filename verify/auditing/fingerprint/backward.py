@@ -34,7 +34,7 @@ def terms(rig: Rig, dtype: str) -> Iterator[Statement]:
     recognize statistics that are narrower then.
     """
     fitting = _fitting(rig, dtype, "float32")
-    if fitting == []:
+    if fitting is not None and not fitting:
         yield undecided("used statistics", "no rounding of statistics, x̂ or dy·x̂ explains the terms of dweight", dtype)
     stats, shown = {stats for stats, _ in fitting or ()}, f"all {TERMS} terms of dweight are dy·x̂ within its rounding"
     own = {own for own, _ in _fitting(rig, dtype, dtype) or ()} if dtype != "float32" else stats
@@ -76,4 +76,5 @@ def _fitting(rig: Rig, dtype: str, weight_dtype: str) -> Fitting | None:
 
 
 def _rounded(name: str | None, values: Array) -> Array:
+    """Return the values rounded to a dtype; as they are if it is None."""
     return values if name is None else FORMATS[name].round(values)

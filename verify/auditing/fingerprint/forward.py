@@ -40,9 +40,11 @@ def divisor(rig: Rig) -> Iterator[Statement]:
 
 def eps(rig: Rig, count: str | None) -> Iterator[Statement]:
     """Yield the place and the value of eps, from rstd of rows ±a for two eps and a from far below √eps to far above."""
-    a, n = np.ldexp(1.0, np.arange(-12, 5)), 1 if rig.op.averages else SHORT
-    var = np.square(a) * n * (SHORT / (SHORT - 1) if count == "N-1" else 1.0)
-    name, words = ("var", "variances") if rig.op.averages else ("Σx²", "sums")
+    a = np.ldexp(1.0, np.arange(-12, 5))
+    n, name, words = (1, "var", "variances") if rig.op.averages else (SHORT, "Σx²", "sums")
+    var = np.square(a) * n
+    if count == "N-1":
+        var = var * (SHORT / (SHORT - 1))
     places: dict[str, list[float]] = {}
     for given in GIVEN:
         rstd = _rstd(rig, a, given / n) / rig.root(SHORT)
@@ -94,7 +96,8 @@ def _eps_value(one: float, two: float) -> Statement:
 def statistics(rig: Rig, dtype: str) -> Iterator[Statement]:
     """Yield the narrowest dtype that holds the returned mean and rstd of random rows."""
     length = 48 if rig.op.averages else 64  # a division by 48 rounds, one by √64 does not
-    out = rig.rows(Feed(x := FORMATS[dtype].round(1 + noise(32, length)), dtype=dtype))
+    x = FORMATS[dtype].round(1 + noise(32, length))
+    out = rig.rows(Feed(x, dtype=dtype))
     names = [name for name in ("mean", "rstd") if name in out]
     if not names or not all(np.isfinite(out[name]).all() for name in names):
         return
@@ -106,6 +109,7 @@ def statistics(rig: Rig, dtype: str) -> Iterator[Statement]:
 
 
 def _holds(name: str, values: Array) -> bool:
+    """Return whether a dtype holds all values."""
     return bool((FORMATS[name].round(values) == values).all())
 
 
@@ -169,7 +173,7 @@ def formula(rig: Rig) -> Iterator[Statement]:
         m, r = (out[name].astype(np.float32)[:, None] for name in ("mean", "rstd"))
         inputs: tuple[F, F, F, F, F] = x.astype(np.float32), m, r, np.asarray(w), np.asarray(b)
         match = {name: float((y(*inputs) == out["y"]).mean()) for name, y in (CENTRED | EXPANDED).items()}
-        best = max(match, key=lambda name: match[name])
+        best = max(match, key=match.__getitem__)
         shown = f"{best} of the returned statistics gives the bits of {match[best]:.1%} of {x.size} elements"
         if match[best] > 0.998:
             rivals = [name for name in match if match[name] > 0.98]

@@ -59,6 +59,7 @@ def table(n: int, sizes: Sizes) -> Sizes:
 
 
 def _subtree(matrix: Sizes, leaves: Sizes) -> Tree | None:
+    """Return the tree of these leaves, which have a common ancestor of their own; None if there is none."""
     if len(leaves) == 1:
         return int(leaves[0])
     sizes = matrix[np.ix_(leaves, leaves)]
@@ -149,7 +150,9 @@ def same_order(one: Tree | None, other: Tree | None) -> bool:
 def _by_parts(tree: Tree, n: int) -> str | None:
     """Return the shortest description by equal parts that are added first: runs of neighbours, or interleaved lanes."""
     found = []
-    for size in (b for b in range(n // 2, 1, -1) if n % b == 0):
+    for size in range(n // 2, 1, -1):
+        if n % size:
+            continue
         lanes = n // size
         for words, part_of in (
             (f"runs of {size}", {leaf: leaf // size for leaf in range(n)}),

@@ -17,8 +17,10 @@ MASK = 60  # log2 of the mask in units: more than the 53 bits of float64 and any
 
 def _sizes(found: Sum, seen: Bits, n: int, first: order.Sizes, second: order.Sizes) -> order.Sizes | None:
     """Return the sizes of the common subtrees of these pairs of n summands; None if no sum shows them."""
-    narrow = not seen.why and seen.most <= FORMATS["float16"].precision  # then it has to hold the mask
-    mask = UNIT * 2.0 ** (int(np.ceil(np.log2(n))) + 2 + seen.most if narrow else MASK)
+    bits = MASK
+    if not seen.why and seen.most <= FORMATS["float16"].precision:  # a narrow sum has to hold the mask
+        bits = int(np.ceil(np.log2(n))) + 2 + seen.most
+    mask = UNIT * 2.0**bits
     try:
         kept = found.read(order.masked(n, first, second, mask=mask, unit=UNIT)) / UNIT
     except HiddenError:
@@ -55,9 +57,9 @@ def orders(found: Sum, seen: Bits) -> Iterator[Statement]:
 
 def _explained(found: Sum, tree: Tree, seen: Bits, count: int) -> int | None:
     """Return how many of `count` sums of random numbers have the tree's bits; None if no output shows them."""
-    held = TYPES.get(seen.most) if not seen.why and seen.most == seen.least else None
-    if found.kind == "row" or held is None:
+    if found.kind == "row" or seen.why or seen.most != seen.least or seen.most not in TYPES:
         return None
+    held = TYPES[seen.most]
     n = len(order.leaves_of(tree))
     form = min(FORMATS[held], FORMATS["float32"], key=lambda f: f.precision)  # the terms stay exact in both
     terms = form.round(np.random.default_rng(1).standard_normal((count, n)))

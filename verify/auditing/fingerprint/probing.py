@@ -52,8 +52,9 @@ def fingerprint(kernel: Kernel, device: str = "cpu") -> Fingerprint:
 
 def _dtypes(rig: Rig) -> list[str]:
     """Return the dtypes of x to probe."""
-    wide, narrow = ([dtype for dtype in some if dtype in rig.kernel.dtypes] for some in (("float32",), NARROW))
-    return wide + narrow[:1]
+    offered = rig.kernel.dtypes
+    narrow = [dtype for dtype in NARROW if dtype in offered][:1]
+    return ["float32", *narrow] if "float32" in offered else narrow
 
 
 def _sums(rig: Rig, seen: Seen, fixed: bool) -> Iterator[Statement]:
@@ -66,8 +67,9 @@ def _sums(rig: Rig, seen: Seen, fixed: bool) -> Iterator[Statement]:
             yield from shown(orders(found, bits))
         else:
             yield undecided(f"{found.name} order", "it changes from run to run")
-    for dtype in _dtypes(rig) if not rig.centred and not rig.backward else []:
-        yield from shown(_squares(rig, dtype))
+    if not rig.centred and not rig.backward:
+        for dtype in _dtypes(rig):
+            yield from shown(_squares(rig, dtype))
 
 
 def _squares(rig: Rig, dtype: str) -> Iterator[Statement]:
@@ -81,8 +83,9 @@ def _squares(rig: Rig, dtype: str) -> Iterator[Statement]:
 def _accumulators(rig: Rig, found: Sum, bits: Bits | None) -> list[Statement]:
     """Return the dtypes of one sum; for a mean that is no plain sum, from its accuracy."""
     statements = [] if bits is None else list(accumulators(found.name, found.dtype, bits))
-    if found.kind == "mean" and found.dtype == "float32" and all(s.said == UNDECIDED for s in statements):
-        return [*shown(forward.row_accuracy(rig))] or statements
+    no_plain_sum = all(statement.said == UNDECIDED for statement in statements)
+    if found.kind == "mean" and found.dtype == "float32" and no_plain_sum:
+        return list(shown(forward.row_accuracy(rig))) or statements
     return statements
 
 
@@ -112,23 +115,29 @@ def _backward(rig: Rig) -> Iterator[Statement]:
 def repeated(rig: Rig) -> Iterator[Statement]:
     """Yield whether a few runs return the same bits, and a row the same bits alone, elsewhere, and among others."""
     count = ROWS[torch.device(rig.device).type]
-    all_rows = np.arange(count)
-    first = _run(rig, all_rows)
-    if not first.values:
-        return
+    first = _run(rig, np.arange(count))
+    if first.values:
+        yield _deterministic(rig, first, count)
+        yield from _batch_invariant(rig, first, count)
+
+
+def _deterministic(rig: Rig, first: Outputs, count: int) -> Statement:
+    """Return whether further runs of all rows have the bits of the first one."""
     for run in range(2, RUNS + 1):
-        again = _run(rig, all_rows)
-        changed = [n for n in first.values if n not in again or not identical(first[n], again[n]).all()]
+        again = _run(rig, np.arange(count))
+        changed = [name for name in first.values if name not in again or not identical(first[name], again[name]).all()]
         if changed:
             shown = f"{', '.join(changed)} of the same {count} rows had other bits in run {run}"
-            yield Statement("deterministic", "no", shown, 1.0)
-            break
-    else:
-        yield Statement("deterministic", "yes", f"{RUNS} runs of the same {count} rows gave the same bits", 0.85)
+            return Statement("deterministic", "no", shown, 1.0)
+    return Statement("deterministic", "yes", f"{RUNS} runs of the same {count} rows gave the same bits", 0.85)
+
+
+def _batch_invariant(rig: Rig, first: Outputs, count: int) -> Iterator[Statement]:
+    """Yield whether rows have the bits of the run of all rows, `first`, in other batches; nothing if one fails."""
     for rows, words in (
         (np.array([5]), "alone"),
         (np.arange(8), f"among 8 rather than {count}"),
-        (all_rows[::-1], "in another place"),
+        (np.arange(count)[::-1], "in another place"),
         (np.arange(2 * count) % count, "among twice as many"),
     ):
         other = _run(rig, rows)
@@ -137,7 +146,8 @@ def repeated(rig: Rig) -> Iterator[Statement]:
         for name in BY_ROW:
             if name not in first or name not in other:
                 continue
-            if differ := int((~identical(first[name][rows], other[name])).sum()):
+            differ = int((~identical(first[name][rows], other[name])).sum())
+            if differ:
                 shown = f"{differ} of {other[name].size} values of {name} have other bits if a row is {words}"
                 yield Statement("batch invariant", "no", shown, 1.0)
                 return

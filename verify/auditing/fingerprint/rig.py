@@ -121,6 +121,7 @@ class Rig:
         return 1.0 if self.op.averages else math.sqrt(length)
 
     def _run(self, shape: tuple[int, ...], feed: Feed) -> Outputs:
+        """Run on x of this shape; return no outputs if the kernel fails, or does not take the feed."""
         groups = 1 if self.op.view == "groups" else None
         root = self.root(shape[-1])
         eps = feed.eps * (1 if self.op.averages else shape[-1])
@@ -129,12 +130,12 @@ class Rig:
             return Outputs({}, {})
         statistic = (shape[0], 1) if self.op.view == "groups" else shape[:1]
         shapes = {"data": shape, "affine": geometry.affine_shape(spec, self.op), "statistic": statistic}
-        exact: dict[str, Array | None] = {
-            t.name: FORMATS[geometry.input_dtype(t, spec)].round(
-                feed.value(t.name, shapes[t.extent]) / (root if t.name == "rstd" else 1.0)
-            )
-            for t in self.op.inputs
-        }
+        exact: dict[str, Array | None] = {}
+        for tensor in self.op.inputs:
+            value = feed.value(tensor.name, shapes[tensor.extent])
+            if tensor.name == "rstd":
+                value = value / root
+            exact[tensor.name] = FORMATS[geometry.input_dtype(tensor, spec)].round(value)
         self.runs += 1
         case = make.build(spec, self.op, self.kernel.contract, self.device, exact)
         started = time.perf_counter()

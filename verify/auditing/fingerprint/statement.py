@@ -84,20 +84,22 @@ def disagreements(contract: Contract, fingerprint: Fingerprint) -> tuple[str, ..
 
 
 def _broken(contract: Contract, seen: Statement) -> str | None:
-    """Return the promise of the contract that the statement contradicts."""
-    if fields := TYPED.get(seen.name):
-        dtypes = [getattr(contract, name) for name in fields]
-        narrowest = min(FORMATS[seen.dtype if dtype == "x" else dtype].precision for dtype in dtypes)
-        promise = ", ".join(f"{name}={dtype}" for name, dtype in zip(fields, dtypes, strict=True))
+    """Return the promise of the contract that the statement contradicts; None if it contradicts none."""
+    if seen.name in TYPED:
+        dtypes = {name: getattr(contract, name) for name in TYPED[seen.name]}
+        narrowest = min(FORMATS[seen.dtype if dtype == "x" else dtype].precision for dtype in dtypes.values())
+        promise = ", ".join(f"{name}={dtype}" for name, dtype in dtypes.items())
         return promise if FORMATS[seen.said].precision < narrowest else None
-    promise, excluded = {
+    promises: dict[str, tuple[str, tuple[str, ...]]] = {  # by property: the promise, and the values that it excludes
         "variance": (f"variance={contract.variance}", WORSE[contract.variance]),
         "xhat": ("xhat=None", ("rounded",) if contract.xhat is None else ()),
         "form": ("expanded=False", () if contract.expanded else ("expanded",)),
         "deterministic": ("deterministic=True", ("no",) if contract.deterministic else ()),
         "batch invariant": ("batch_invariant=True", ("no",) if contract.batch_invariant else ()),
         "long": (f"summation={contract.summation}", () if contract.summation == "sequential" else ("sequential",)),
-    }.get("long" if seen.name.startswith("long ") else seen.name, ("", ()))
+    }
+    name = "long" if seen.name.startswith("long ") else seen.name
+    promise, excluded = promises.get(name, ("", ()))
     return promise if seen.said in excluded else None
 
 

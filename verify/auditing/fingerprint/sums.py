@@ -64,7 +64,7 @@ class Sum:
         out = self.rig.columns(feed if self.dtype == "float32" else replace(feed, weight_dtype="float32"))
         if not out.values:
             out = self.rig.columns(feed)
-        return np.asarray(out[self.kind] * (signs if self.kind == "dweight" else 1.0))
+        return np.asarray(out[self.kind] * signs if self.kind == "dweight" else out[self.kind])
 
 
 def sums(rig: Rig, dtype: str) -> Iterator[Sum]:
@@ -163,7 +163,10 @@ def accumulators(name: str, dtype: str, seen: Bits) -> Iterator[Statement]:
     if seen.why:
         yield undecided(f"{name} accumulator", seen.why, dtype)
         return
-    for what, p in (("accumulator", seen.most), ("partials", seen.least))[: 1 if name == "row" else 2]:
+    properties = {"accumulator": seen.most}
+    if name != "row":
+        properties["partials"] = seen.least
+    for what, p in properties.items():
         if p not in TYPES:
             yield undecided(f"{name} {what}", f"a 1 is lost next to 2^{p}: no dtype has {p} bits", dtype)
             continue

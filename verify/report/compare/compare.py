@@ -73,6 +73,7 @@ def _name(document: Document) -> str:
 
 
 def _pair(before: Document, after: Document, limits: RegressionLimits) -> Pair:
+    """Return what changed of one kernel, the worse changes first."""
     old, new = report_of(before), report_of(after)
     same = coverage.same_cases(old, new)
     both = list(_in_both(before, after, same=same))
@@ -118,8 +119,14 @@ def _findings(old: Report, new: Report) -> Iterator[Change]:
     after = {(f.check, f.output): f for f in new.findings}
     for key in after | before:
         what, was, now = " ".join(filter(None, key)), before.get(key), after.get(key)
-        reason = "" if was and now else _unchecked(now, old) or _unchecked(was, new)
-        way: Way = "same" if was and now else "changed" if reason else "worse" if now else "better"
+        way: Way = "worse" if now else "better"
+        reason = ""
+        if was and now:
+            way = "same"
+        else:
+            reason = _unchecked(now, old) or _unchecked(was, new)
+            if reason:
+                way = "changed"
         replay = replay_line(new, now.spec) if now else ""
         yield Change("finding", way, what, _words(was), _words(now), reason, replay)
 

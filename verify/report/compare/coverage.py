@@ -29,12 +29,15 @@ def same_cases(old: Report, new: Report) -> bool:
     """
     if _out_of_time(old) or _out_of_time(new):
         return False
-    counts = [{(t.output, t.dtype): (t.cases, t.elements) for t in report.tallies} for report in (old, new)]
-    return old.settings.examples == new.settings.examples == 0 or (
-        old.cases == new.cases
-        and old.layouts == new.layouts
-        and all(counts[0][key] == counts[1][key] for key in counts[0].keys() & counts[1].keys())
+    if old.settings.examples == new.settings.examples == 0:
+        return True
+    if old.cases != new.cases or old.layouts != new.layouts:
+        return False
+    before, after = (
+        {(tally.output, tally.dtype): (tally.cases, tally.elements) for tally in report.tallies}
+        for report in (old, new)
     )
+    return all(before[key] == after[key] for key in before.keys() & after.keys())
 
 
 def unequal(before: Document, after: Document) -> str:

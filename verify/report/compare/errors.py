@@ -19,7 +19,7 @@ from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.tally import Tally
 from verify_norm.core.ulp import BINS, LOWEST, PER_OCTAVE
 from verify_norm.report.compare.model import Change, Errors, Row
-from verify_norm.report.words import percent
+from verify_norm.report.numbers import percent
 
 CAP = 16.0  # ulp
 LEAST_RATIO = 0.3  # a smaller error/bound is far from any bound
@@ -76,8 +76,10 @@ def _worse(old: Errors, new: Errors, limits: RegressionLimits, *, same_contract:
     """Yield the numbers in which `new` is worse than `old`."""
 
     def worse(what: str, was: str, now: str, limit: str) -> Change:
-        where = "in typical data; " * new.typical
-        return Change("errors", "worse", f"{new.output} {new.dtype} {what}", was, now, f"{where}the limit is {limit}")
+        why = f"the limit is {limit}"
+        if new.typical:
+            why = f"in typical data; {why}"
+        return Change("errors", "worse", f"{new.output} {new.dtype} {what}", was, now, why)
 
     if same_contract and new.ratio > limits.ratio * old.ratio and new.ratio > LEAST_RATIO:
         yield worse("error/bound", f"{old.ratio:.3g}", f"{new.ratio:.3g}", f"a factor of {limits.ratio:g}")

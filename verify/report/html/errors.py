@@ -8,7 +8,7 @@ from typing import Any
 from verify_norm.auditing.model import Audit, Document, UlpReport, report_of, summary
 from verify_norm.core.ulp import HIGHEST, LOWEST
 from verify_norm.report.html.figures import CORRECT, Figure, Scale, power_of_two
-from verify_norm.report.words import number, step
+from verify_norm.report.numbers import number, step
 
 SHARES = Scale(3.1, -4.0)  # of a percentage's log10
 BEYOND = 2.0 ** (HIGHEST + 1)  # ulp: the upper edge of the bar for larger errors and those that are not finite

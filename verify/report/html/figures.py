@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from math import ceil, floor, isfinite
 from typing import Any, NamedTuple
 
-from verify_norm.report.words import RAISED, number, step
+from verify_norm.report.numbers import RAISED, number, step
 
 Figure = dict[str, Any]
 Ticks = list[tuple[float, str]]  # a place in percent, and its label

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
-from math import floor, isfinite, log10
+from math import floor, isfinite, isnan, log10
 from typing import Any
 
 from verify_norm.auditing.model import Audit, Ladder, Rung
 from verify_norm.report.html.figures import Figure, Scale, decades, in_ulp, path
-from verify_norm.report.words import algorithm, climb, number, step, unjudged
+from verify_norm.report.ladders import algorithm, climb, unjudged
+from verify_norm.report.numbers import number, step
 
 LEAST = 1e-2  # ulp: smaller errors are drawn there
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "longdash": "11 4"}  # pixels drawn and left out
@@ -48,6 +49,7 @@ def _textbook(rungs: Sequence[Rung]) -> list[str]:
 
 
 def _ladder(one: Ladder) -> dict[str, Any]:
+    """Return the content of one ladder: its words, and its figure if it has a step that can be drawn."""
     title, words = f"{one.output}, {one.dtype}", climb(one)
     drawn = replace(one, rungs=tuple(rung for rung in one.rungs if rung.value > 0))  # others have no logarithm
     plot = figure(drawn) | {"spoken": f"{title}: error against {one.unit}. {words}"} if drawn.rungs else None
@@ -65,7 +67,7 @@ def figure(one: Ladder) -> Figure:
     edges = (10.0**low, 10.0**high)
 
     def at(rung: Rung, error: float) -> tuple[float, float]:
-        inside = min(max(error, edges[0]), edges[1]) if error == error else edges[1]
+        inside = edges[1] if isnan(error) else min(max(error, edges[0]), edges[1])
         return across.at(log10(rung.value)), up.at(log10(inside))
 
     over = one.first_over or 0.0
@@ -82,13 +84,16 @@ def figure(one: Ladder) -> Figure:
 
 def _dot(rung: Rung, place: tuple[float, float], edges: tuple[float, float]) -> Figure:
     """Return the mark of the kernel's error: large where it is over its bound, hollow where it has none."""
-    error, over = rung.error_ulp, rung.ratio > 1
-    return {
-        "place": place,
-        "shape": "circle" if edges[0] <= error <= edges[1] else "down" if error < edges[0] else "up",
-        "kind": "over" if over else "unjudged" if unjudged(rung) else "kept",
-        "large": over or not isfinite(error),
-    }
+    error, over, (lowest, highest) = rung.error_ulp, rung.ratio > 1, edges
+    shape = "up"  # it is beyond the upper edge, or NaN
+    if error < lowest:
+        shape = "down"
+    elif error <= highest:
+        shape = "circle"
+    kind = "unjudged" if unjudged(rung) else "kept"
+    if over:
+        kind = "over"
+    return {"place": place, "shape": shape, "kind": kind, "large": over or not isfinite(error)}
 
 
 def _algorithm(rungs: Sequence[Rung], name: str, at: Callable[[Rung, float], tuple[float, float]]) -> Figure:

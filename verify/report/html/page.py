@@ -20,18 +20,21 @@ from verify_norm.core.case_words import case, count
 from verify_norm.core.errors import UsageError
 from verify_norm.core.report_text import declaration, explanation, next_step, replay_line
 from verify_norm.core.spec import LAYOUTS
-from verify_norm.report import words
+from verify_norm.report import basis, words
 from verify_norm.report.detected import detected, detected_by_all, relative
 from verify_norm.report.glossary import GLOSSARY
 from verify_norm.report.html.errors import errors
 from verify_norm.report.html.fingerprint import fingerprint
 from verify_norm.report.html.ladders import ladders
 from verify_norm.report.html.rows import rows
+from verify_norm.report.ladders import algorithm
+from verify_norm.report.numbers import number, percent, step
 from verify_norm.report.worst import CONDITION, worst_cases
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+FILTERS = (algorithm, words.contract, words.no_data, number, percent, words.setting, words.skip_line, step)
 BEGIN = 'document.documentElement.classList.add("js");'  # before anything is shown
 POLICY = "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -104,8 +107,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else words.printable(value),
     )
-    names = ("algorithm", "contract", "no_data", "number", "percent", "setting", "skip_line", "step")
-    made.filters |= {name: getattr(words, name) for name in names} | {"case": case, "quantity": count}
+    made.filters |= {one.__name__: one for one in FILTERS} | {"case": case, "quantity": count}
     made.filters |= {"largest": lambda values: max(values, default=0.0), "thousands": "{:,}".format}
     made.filters["relative"] = relative
     made.globals |= {"detected": detected, "detected_by_all": detected_by_all, "replay_line": replay_line}
@@ -128,8 +130,8 @@ def _article(document: Document, place: int) -> dict[str, Any]:
         "id": f"run-{place}",
         "report": report,
         "headline": words.headline(document),
-        "evidence": words.evidence(report),
-        "seen": words.seen(report),
+        "evidence": basis.evidence(report),
+        "seen": basis.seen(report),
         "disagreements": audit.disagreements if audit else (),
         "absent": absent | {"errors": "No output was compared with the truth."},
         "parts": parts,
@@ -138,7 +140,12 @@ def _article(document: Document, place: int) -> dict[str, Any]:
 
 def _layouts(layouts: dict[str, int]) -> dict[str, Any]:
     """Return a table with a row for each tensor: in how many cases it had each layout."""
-    met = {(key.rpartition(" ")[0], key.rpartition(" ")[2]): times for key, times in layouts.items()}
-    kinds = sorted({kind for _, kind in met}, key=lambda k: (LAYOUTS.index(k) if k in LAYOUTS else len(LAYOUTS), k))
-    rows = [(name, *(met.get((name, kind), "–") for kind in kinds)) for name in dict.fromkeys(name for name, _ in met)]
-    return {"heads": ["tensor", *(kind.replace("_", " ") for kind in kinds)], "rows": rows}
+    times: dict[str, dict[str, int]] = {}  # by tensor, then by layout
+    for key, cases in layouts.items():
+        tensor, _, layout = key.rpartition(" ")
+        times.setdefault(tensor, {})[layout] = cases
+    known = {layout: place for place, layout in enumerate(LAYOUTS)}
+    met = {layout for of_tensor in times.values() for layout in of_tensor}
+    columns = sorted(met, key=lambda layout: (known.get(layout, len(known)), layout))
+    rows = [(tensor, *(of_tensor.get(layout, "–") for layout in columns)) for tensor, of_tensor in times.items()]
+    return {"heads": ["tensor", *(layout.replace("_", " ") for layout in columns)], "rows": rows}

@@ -44,7 +44,8 @@ def spoken(shown: Heat) -> str:
 
 def heat(shown: Heat) -> Figure:
     """Return the largest error in each cell as a shade, by powers of 2; one that is not finite has another colour."""
-    high = max(ceil(log2(max([*(e for row in shown.cells for e in row if isfinite(e)), 2.0]))), 1)
+    finite = [e for row in shown.cells for e in row if isfinite(e)]
+    high = max(ceil(log2(max([*finite, 2.0]))), 1)
     names, columns = spans(shown.rows, len(shown.cells)), spans(shown.columns, len(shown.cells[0]))
     cells = [
         {"r": r, "c": c, "shade": _shade(e, high), "words": f"row {names[r]}, place {columns[c]}: {in_ulp(e)}"}
