@@ -27,7 +27,7 @@ CHANNELS, GROUPS = 4, 2
 LARGE_ROWS = (((4112, 24), (65541, 6)), ((33, 8200), (34, 8204)), ((264, 1048), (258, 1044)), ((1, 16400), (1, 33002)))
 # A few tokens of each hidden size, and of each size of a head: a kernel may have a path of its own for one alone.
 HIDDEN: tuple[int, ...] = (384, 512, 768, 896, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 3840, 4096, 5120, 6144, 7168)
-HIDDEN += (8192, 10240, 12288, 15360, 16384)
+HIDDEN += (8192, 10240, 12288, 15360, 16384, 640, 1152, 1600, 2304, 2880, 4608, 5376, 6656)
 HEADS = (64, 80, 96, 128, 256)
 # Samples, channels and positions: many of each, one sample of many channels, and sequences. No tile divides them.
 LARGE_GROUPS = ((130, 8, (4, 5)), (2, 6, (131, 130)), (3, 518, (5, 6)), (1, 1032, (7, 9)), (2, 40, (4102,)))
