@@ -157,6 +157,7 @@ ROW_CORNERS: Topics = {
         ((3, 41), {"data": "zero", "eps": 0.0}),  # 0/0
         ((3, 42), {"data": "zero", "eps": 1e-12}),
         ((5, 32), {"special": "nan", "special_at": "row"}),
+        *(((2, 16400 + turn), {"special": "nan", "special_at": "rows"}) for turn in range(3)),  # in long rows
     ),
     "scales": (
         ((3, 60), {"log2_scale": 11}),  # near fp16's overflow
@@ -205,6 +206,7 @@ MANY_ROWS: tuple[Row, ...] = (  # long sums of dweight and dbias, in every type
     # the gradients of .sum(0) and of .sum(): one row, or one number, times the number of rows
     *(((4101 + turn, 12), {"dy_layout": "expanded"}) for turn in range(3)),
     *(((1031 + turn, 20), {"dy_layout": "scalar"}) for turn in range(3)),
+    *(((4112 + turn, 3), {"special": "nan", "special_in": "dy", "special_at": "rows"}) for turn in range(3)),
 )
 _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
     (16384, (3, 4, 5)),
@@ -229,9 +231,6 @@ WIDE_ROWS: tuple[Row, ...] = (  # thresholds of rows, of lengths and of elements
     *(((2096 + more, 8), {"weight_dtype": "float32"}) for more in range(3)),  # a large rest, whatever the tile
     *(((12, 1370 + more, 8), {}) for more in range(3)),  # long samples: a division by their length rounds
     *(((1, 4099 + more, 2, 4), {}) for more in range(3)),  # heads of more tokens than a table has positions
-    # NaN and infinity in long rows, and in many rows
-    *(((2, 16400 + more), {"special": "nan", "special_at": "rows"}) for more in range(3)),
-    *(((4112 + more, 24), {"special": "nan", "special_in": "dy", "special_at": "rows"}) for more in range(3)),
 )
 CROWDED_ROWS: tuple[Row, ...] = tuple(  # enough programs to contend for a lock or a buffer, in every type
     ((rows + more, length), {})

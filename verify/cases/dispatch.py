@@ -1,8 +1,8 @@
 """Cases for a kernel's dispatch: it may have a path of its own for any combination of types, layouts and sizes.
 
 In the tiny cases any four choices meet, in the larger ones any three, sizes beyond usual thresholds among them. In rows
-of the lengths of models, and in images of their sides and channels, each meets any other choice. Each is a greedy covering array: the next case is the one
-in which most sets of choices meet for the first time.
+of the lengths of models, and in images of their sides and channels, each meets any other choice. Each is a greedy
+covering array: the next case is the one in which most sets of choices meet for the first time.
 """
 
 from collections.abc import Mapping, Sequence
