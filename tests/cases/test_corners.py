@@ -433,3 +433,19 @@ def test_long_rows_meet_all_ways_of_autograd():
         table = corners.corners(OPS[op], ("float32", "float16"), frozen=True)
         assert sum(s.shape[-1] >= 1000 and s.further == ("autograd",) and not s.autograd for s in table) == long
     assert not any(s.further == ("autograd",) for s in corners.corners(OPS["rmsnorm_bwd"], ("float32",)))
+
+
+@pytest.mark.parametrize("op", ["rmsnorm_fwd", "layernorm_bwd", "qk_norm_rope_fwd"])
+def test_sizes_that_are_alike_tell_no_dimension(op):
+    """A kernel may take the statistics of rows for those of columns, a row of samples for one of tokens or heads."""
+    shapes = [spec.shape for spec in corners.corners(OPS[op], DTYPES) if spec.normalized_ndim == 1]
+    alike = [shape for shape in shapes if prod(shape) > 8]
+    assert any(len(shape) == 2 and shape[0] == shape[1] for shape in alike)
+    assert any(len(shape) == 3 and 1 < shape[0] == shape[1] for shape in alike)
+    assert any(len(shape) == 4 and 1 < shape[1] == shape[2] != shape[0] for shape in alike)
+
+
+def test_special_values_are_in_long_rows_and_in_many():
+    special = [spec for spec in corners.corners(OPS["layernorm_bwd"], DTYPES) if spec.special]
+    for condition in (lambda shape: shape[-1] > 2**14, lambda shape: shape[0] > 2**12):
+        assert {spec.dtype for spec in special if condition(spec.shape)} == set(DTYPES)

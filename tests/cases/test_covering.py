@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from verify_norm.cases import covering, further_runs
-from verify_norm.cases.axes import Axis, axes
+from verify_norm.cases.axes import OF_FEW_SHAPES, Axis, axes
 from verify_norm.cases.corners import corners
 from verify_norm.cases.covering import Pairs
 from verify_norm.core import ways
@@ -99,7 +99,7 @@ def test_types_and_layouts_meet_every_length_and_option_by_threes():
             assert {1e-12, 3e-8} & {s.eps for s in met}
             assert dtype == "float32" or {s.weight_dtype for s in met} >= {None, "float32"}
     layouts = {(s.x_layout, s.dy_layout) for s in shown}  # x without a variance hides where dy is
-    placed = set(LAYOUTS) - {"contiguous", "loose"}  # which other layouts are too, where they do not apply to the shape
+    placed = set(LAYOUTS) - {"contiguous", *OF_FEW_SHAPES}  # contiguous are others too, where they do not apply
     assert layouts >= {(x, dy) for x in placed - {"scalar", "expanded_last", "expanded_inner"} for dy in placed}
 
 

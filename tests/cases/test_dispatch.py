@@ -61,16 +61,13 @@ def test_positions_are_few_and_many_and_samples_one_and_several():
     }
 
 
-@pytest.mark.parametrize("op", ["rmsnorm_fwd", "layernorm_bwd", "qk_norm_rope_fwd", "groupnorm_fwd"])
+@pytest.mark.parametrize("op", ["rmsnorm_fwd", "layernorm_bwd", "qk_norm_rope_fwd"])
 def test_each_length_of_a_model_meets_any_other_choice(op):
     """A kernel may have a path of its own for a hidden size of 3840, and go wrong there without a bias alone."""
     found = dispatch.lengths(OPS[op], KERNEL_DTYPES)
-    if OPS[op].view != "rows":
-        assert found == ()
-        return
     assert len(found) == len(set(found)) <= 3 * len(dispatch.HIDDEN + dispatch.HEADS)
     assert [spec for spec in found if refusal(spec, OPS[op]) or spec.further] == []
-    assert sum(prod(spec.shape) for spec in found) < 2**20
+    assert sum(prod(spec.shape) for spec in found) < 5 * 2**18
     cases = [choices(spec) for spec in found]
     values = {name: {case[name] for case in cases} for name in cases[0]}
     assert values["size"] == {*dispatch.HIDDEN, *dispatch.HEADS}
@@ -78,6 +75,22 @@ def test_each_length_of_a_model_meets_any_other_choice(op):
         met = {(case["size"], case[name]) for case in cases}
         assert len(met) == len(values["size"]) * len(values[name]), name
     assert all(len(spec.shape) == (4 if spec.shape[-1] in dispatch.HEADS else 2) for spec in found)
+
+
+@pytest.mark.parametrize("op", ["groupnorm_fwd", "batchnorm_bwd", "instancenorm_fwd"])
+def test_each_side_and_each_number_of_channels_of_a_model_meets_any_other_choice(op):
+    found = dispatch.lengths(OPS[op], KERNEL_DTYPES)
+    assert len(found) == len(set(found)) <= 4 * len(dispatch.SIDES + dispatch.WIDTHS)
+    assert [spec for spec in found if refusal(spec, OPS[op]) or spec.further] == []
+    assert sum(prod(spec.shape) for spec in found) < 2**20
+    cases = [{**choices(spec), "size": spec.shape[1:]} for spec in found]
+    values = {name: {case[name] for case in cases} for name in cases[0]}
+    sizes = {(dispatch.CHANNELS, side, side) for side in dispatch.SIDES}
+    assert values["size"] == sizes | {(width, 2, 3) for width in dispatch.WIDTHS}
+    for name in ("dtype", "weight", "layout", "bias", "mode"):
+        assert len({(case["size"], case[name]) for case in cases}) == len(values["size"]) * len(values[name]), name
+    of_widths = {spec.num_groups for spec in found if spec.shape[1] in dispatch.WIDTHS}
+    assert of_widths == {32 if "num_groups" in OPS[op].attrs else None}
 
 
 def test_many_rows_and_a_long_row_are_beyond_usual_thresholds_without_weight_or_bias():

@@ -57,6 +57,7 @@ def test_layouts_are_what_they_are_called():
     assert tensor("row_strided", (3, 16)).stride() == (19, 1)
     assert tensor("row_strided", (2, 5, 24)).stride() == (5 * 88, 88, 1), "the length of rows decides, no other size"
     assert tensor("row_strided", (2, 8, 3)).stride() == (8 * 6, 6, 1)
+    assert tensor("heads_first", (2, 3, 4, 5)).transpose(1, 2).is_contiguous()
     assert tensor("every_other").stride() == (12, 2)
     assert tensor("expanded").stride() == (0, 1)
     assert tensor("scalar").stride() == (0, 0)

@@ -197,6 +197,95 @@ def test_what_another_forward_overwrites(function):
     assert "of other values comes before the backward" in found["dx"]
 
 
+def two_passes(x, weight, bias, eps):
+    wide = x.float()
+    centred = wide - wide.mean(-1, keepdim=True)
+    return centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt() * weight + bias
+
+
+def test_the_derivative_along_the_weight_where_an_element_is_near_the_mean():
+    """x̂ is near 0 there, and errs by what cancels: 5e-8 of 2e-4 is no mistake."""
+    spec = replace(SPEC, shape=(23, 20), seed=123, variant=61)
+    assert said(two_passes, "forward mode", spec, "layernorm") == {}
+
+
+class KeepsEps(Once):
+    """Keeps for its backward what the last forward of any layer was called with."""
+
+    last = 0.0
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        KeepsEps.last = eps
+        return Once.forward(ctx, x, weight, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        x, weight, _ = ctx.saved_tensors
+        rstd = (x.double().square().mean(-1, keepdim=True) + KeepsEps.last).rsqrt()
+        return *gradients(dy, x, weight, rstd), None
+
+
+class KeepsLength(Once):
+    last = 0
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        KeepsLength.last = x.numel()
+        return Once.forward(ctx, x, weight, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        x, weight, rstd = ctx.saved_tensors
+        return *gradients(dy * (KeepsLength.last / x.numel()), x, weight, rstd), None
+
+
+class KeepsMode(torch.autograd.Function):
+    """BatchNorm whose backward is that of the mode in which the last layer ran."""
+
+    last = True
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, mean, var, training, eps):
+        KeepsMode.last = training
+        shape = (1, -1, *(1,) * (x.dim() - 2))
+        rstd = (var + eps).rsqrt().reshape(shape)
+        xhat = (x - mean.reshape(shape)) * rstd
+        ctx.save_for_backward(xhat, weight, rstd)
+        return (xhat * weight.reshape(shape) + bias.reshape(shape)).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        xhat, weight, rstd = ctx.saved_tensors
+        dims = [axis for axis in range(dy.dim()) if axis != 1]
+        g = dy * weight.reshape(rstd.shape)
+        if KeepsMode.last:
+            g = g - g.mean(dims, keepdim=True) - xhat * (g * xhat).mean(dims, keepdim=True)
+        return g * rstd, (dy * xhat).sum(dims), dy.sum(dims), None, None, None, None
+
+
+def batchnorm_of_the_last_mode(x, weight, bias, running_mean, running_var, training, momentum, eps):
+    dims = [axis for axis in range(x.dim()) if axis != 1]
+    var, mean = torch.var_mean(x.detach(), dims, correction=0) if training else (running_var, running_mean)
+    return KeepsMode.apply(x, weight, bias, mean, var, training, eps)
+
+
+@pytest.mark.parametrize(("function", "words"), [(KeepsEps, "with other options"), (KeepsLength, "of (")])
+def test_what_a_forward_of_another_layer_overwrites(function, words):
+    assert f"where a forward {words}" in said(function, "between")["dx"]
+
+
+def test_the_mode_of_another_batchnorm():
+    spec = replace(ROWS, shape=(6, 4, 5))
+    assert (
+        "with other options comes before the backward"
+        in said(batchnorm_of_the_last_mode, "between", spec, "batchnorm")["dx"]
+    )
+
+
 class KeepsX(nn.RMSNorm):
     """A module that keeps x for its backward."""
 

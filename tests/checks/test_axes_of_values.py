@@ -149,6 +149,21 @@ def one_position_for_all(x, weight, bias, num_groups, eps):
     return groupnorm()(x, weight, bias, num_groups, eps)
 
 
+def heads_as_they_lie(x, weight, bias, eps, normalized_shape):
+    tokens = x.transpose(1, 2)  # (B, S, H, D)
+    dense = tokens if tokens.is_contiguous() else x
+    y, *_ = layernorm()(dense, weight, bias, eps, normalized_shape)
+    return y.reshape(x.shape)
+
+
+def frames_as_they_lie(x, weight, bias, num_groups, eps):
+    b, c, t, *space = x.shape
+    if not x.transpose(1, 2).is_contiguous():
+        return groupnorm()(x, weight, bias, num_groups, eps)[0]
+    y, *_ = groupnorm()(x.transpose(1, 2).reshape(b * t, c, *space), weight, bias, num_groups, eps)
+    return y.reshape(b, t, c, *space).transpose(1, 2)
+
+
 TOKENS = {"modulation": "token"}
 GROUPS = {"shape": (2, 4, 3, 5), "num_groups": 2}
 WRONG = [  # a kernel, its operator, the case, what is off in it, and the case without the choice
@@ -201,6 +216,20 @@ WRONG = [  # a kernel, its operator, the case, what is off in it, and the case w
         {"x_layout": "sequence_slice"},
     ),
     (one_plane_a_channel, "groupnorm_fwd", GROUPS | {"x_layout": "swapped_last"}, "y", {"x_layout": "row_strided"}),
+    (
+        heads_as_they_lie,
+        "layernorm_fwd",
+        {"shape": (2, 3, 5, 8), "x_layout": "heads_first"},
+        "y",
+        {"x_layout": "swapped_last"},
+    ),
+    (
+        frames_as_they_lie,
+        "groupnorm_fwd",
+        {"shape": (2, 4, 3, 2, 5), "num_groups": 2, "x_layout": "heads_first"},
+        "y",
+        {"x_layout": "channels_last"},
+    ),
     (weight_of_adjacent_elements, "layernorm_fwd", {"weight_layout": "scalar"}, "y", {"weight_layout": "every_other"}),
     (skipping_tiles_by_their_first_row, "layernorm_fwd", {"data": "padded"}, "y", {"data": "zero", "bias": False}),
     (a_row_of_nan_is_padding, "layernorm_fwd", {"special": "nan", "special_at": "row"}, "y", {"special_at": "rows"}),

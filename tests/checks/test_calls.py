@@ -312,6 +312,29 @@ def test_what_a_call_that_fails_leaves_behind(variant):
         assert all("after a call that fails, since " in words for words in found.values())
 
 
+def test_a_buffer_that_is_made_in_inference_mode_and_written_later():
+    """As where a model is evaluated before it is trained: torch refuses to write the buffer of a shape."""
+    kept = {}
+
+    def scratch(x, weight, bias, eps, normalized_shape):
+        buffer = kept.setdefault(x.shape, torch.empty(x.shape))
+        return right(buffer.copy_(x).to(x.dtype), weight, bias, eps, normalized_shape)
+
+    assert "after a call under torch.inference_mode(), from which it keeps a tensor" in said(scratch, "between")[None]
+
+
+def test_ones_that_are_made_in_inference_mode_and_saved_for_a_backward():
+    kept = {}
+
+    def with_ones(x, weight, bias, eps):
+        ones = kept.setdefault(x.shape, torch.ones(x.shape))
+        centred = x - x.mean(-1, keepdim=True)
+        return centred * ones * (centred.square().mean(-1, keepdim=True) + eps).rsqrt() * weight + bias
+
+    kernels = load_directions(with_ones, "layernorm", contract=Contract(expanded=True))
+    assert "Inference tensors cannot be saved for backward" in said(kernels[-1], "between")[None]
+
+
 def test_a_tensor_that_fails_can_be_looked_at_and_is_the_same_memory():
     whole = torch.arange(6.0).reshape(2, 3)
     tensor = between.failing(whole, 1)

@@ -34,7 +34,7 @@ from verify_norm.checks import CHECKS, effects
 from verify_norm.checks.relations import leaks, operators
 from verify_norm.core import ways
 from verify_norm.core.contract import Contract
-from verify_norm.core.finding import Finding, Tried
+from verify_norm.core.finding import Finding, Note, Tried
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
@@ -45,6 +45,7 @@ from verify_norm.running.state import STATE
 from verify_norm.running.surroundings import Surroundings
 
 right = layernorm()
+LOOSE = Contract(expanded=True, summation="sequential")  # torch's own
 
 
 STILL = replace(ROWS, effect=ways.COUNTED)  # a case that looks for no growth, which takes most of the time
@@ -392,6 +393,100 @@ def test_what_grows_in_a_module(monkeypatch):
     assert "adds to log" in said(kernel, replace(ROWS, effect=ways.GROWTH))[0]
     (kernel,) = load_directions(torch.nn.LayerNorm, "layernorm_fwd")
     assert said(kernel, replace(ROWS, effect=ways.GROWTH)) == []
+
+
+class Changed(torch.nn.RMSNorm):
+    """A module that a call changes; `change` is given the module."""
+
+    change: ClassVar[Any] = staticmethod(lambda module: None)
+
+    def forward(self, x):
+        y = super().forward(x)
+        self.change(self)
+        return y
+
+
+def of_modules(cls, op="rmsnorm_fwd", spec=ROWS):
+    """The messages and the notes of `effects` about a module class."""
+    (kernel,) = load_directions(cls, op, contract=LOOSE)
+    spec = kernel.fit(spec)
+    result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract))
+    assert result.problem is None
+    items = list(effects._of_modules(result))
+    return [getattr(item, "message", None) or item.words for item in items]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda module: module.register_buffer("ones", torch.ones(2)),
+            "names of state_dict from ['weight'] to ['ones', 'weight']",
+        ),
+        (lambda module: module.eval(), "training from True to False"),
+        (
+            lambda module: module.training or module.weight.requires_grad_(False),
+            "weight.requires_grad from True to False",
+        ),
+        (lambda module: setattr(module.weight, "data", module.weight.data.double()), "weight.dtype from torch.float32"),
+    ],
+)
+def test_what_a_call_changes_of_a_module(change, words):
+    (message,) = of_modules(type("Changing", (Changed,), {"change": staticmethod(change)}))
+    assert f"a call changes the module's {words}" in message
+
+
+def test_a_module_may_keep_a_buffer_that_no_state_dict_has():
+    def cache(module):
+        module.register_buffer("ones", torch.ones(2), persistent=False)
+
+    assert of_modules(type("Caching", (Changed,), {"change": staticmethod(cache)})) == []
+
+
+class Shared(torch.nn.RMSNorm):
+    """All modules of one length have one weight."""
+
+    ones: ClassVar[dict[int, Any]] = {}
+
+    def __init__(self, normalized_shape, eps=1e-5):
+        super().__init__(normalized_shape, eps)
+        self.weight = self.ones.setdefault(self.normalized_shape, self.weight)
+
+
+class Untrained(torch.nn.RMSNorm):
+    def __init__(self, normalized_shape, eps=1e-5):
+        super().__init__(normalized_shape, eps)
+        self.weight.requires_grad_(False)
+
+
+def test_what_new_modules_are():
+    assert of_modules(Shared) == ["two new modules share one weight: each needs its own"]
+    assert of_modules(Untrained) == ["a new module's weight requires no gradient, so it is not trained"]
+    assert of_modules(torch.nn.RMSNorm) == []
+    assert of_modules(torch.nn.BatchNorm2d, "batchnorm_fwd", replace(ROWS, shape=(2, 3, 4, 5))) == []
+
+
+@torch.inference_mode()
+def inferring(x, weight, bias, eps, normalized_shape):
+    return right(x, weight, bias, eps, normalized_shape)[0]
+
+
+def recording(x, weight, bias, eps, normalized_shape):
+    return right(x, torch.nn.Parameter(weight.clone()), bias, eps, normalized_shape)[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (inferring, ["y is an inference tensor"]),
+        (recording, ["y requires a gradient, although no input does"]),
+        (right, []),
+    ],
+)
+def test_a_note_of_outputs_that_torch_treats_otherwise(function, words):
+    result = run_of(function, ROWS)
+    notes = [item.words for item in CHECKS["effects"].function(result) if isinstance(item, Note)]
+    assert [note[: len(start)] for note, start in zip(notes, words, strict=True)] == words
 
 
 def operator(name, run, fake=torch.empty_like, mutates=()):

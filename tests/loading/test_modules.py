@@ -191,3 +191,21 @@ def test_a_module_is_converted_to_the_type_of_its_weight_as_a_model_is():
         OfBuffers, CaseSpec((4, 8), dtype="bfloat16", weight_dtype="float32", eps=1e-3, log2_scale=-8), "rmsnorm"
     )
     assert set().union(*wide.values()) == set()
+
+
+@pytest.mark.parametrize("name", ["weight", "gamma", "running_mean"])
+def test_a_weight_that_is_no_parameter_is_told(name):
+    class Plain(nn.Module):
+        def __init__(self, num_features, eps=1e-5, momentum=0.1):
+            super().__init__()
+            self.eps, self.momentum = eps, momentum
+            setattr(self, name, torch.ones(num_features))
+
+        def forward(self, x):
+            return x
+
+    op = "batchnorm_fwd" if name == "running_mean" else "rmsnorm_fwd"
+    with pytest.raises(
+        UsageError, match=rf"Plain\.{name} is a plain tensor, which no optimizer and no state_dict knows"
+    ):
+        load_directions(Plain, op)

@@ -47,6 +47,7 @@ DY_SCALES: dict[str, int | str] = {
 }
 MODULATIONS = get_args(get_type_hints(CaseSpec)["modulation"])
 WEIGHT_TYPES = ("float32", "float16", "bfloat16")
+OF_FEW_SHAPES = ("loose", "heads_first")  # layouts of the corners and of random cases, no axis
 MEETING = ("mode", "call", "autograd")  # fields whose ways meet types, shapes and options; those of others meet types
 # Values that hide all other choices: there is no result, it is b or a constant times x, or it overflows.
 HIDING = frozenset(
@@ -109,7 +110,10 @@ def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
         return (*one_dimensional, "scalar", "transposed") if op.view == "rows" else (*one_dimensional, "scalar")
     if tensor.extent not in ("data", "sample", "position"):
         return one_dimensional
-    return tuple(layout for layout in LAYOUTS if tensor.role == "cotangent" or layout != "scalar")
+    left_out = {"heads_first"} if tensor.extent == "position" else set()  # it has fewer dimensions than x
+    if tensor.role != "cotangent":
+        left_out.add("scalar")
+    return tuple(layout for layout in LAYOUTS if layout not in left_out)
 
 
 def _field(field: str, values: Iterable[Any]) -> Axis:
@@ -249,7 +253,7 @@ def _memory(op: Op) -> list[Axis]:
             layout, shape = layout_of(spec, name), shape_of(tensor, spec, op)
             return f"{layout if placement.applies(layout, shape) else 'contiguous'} {name}"
 
-        drawn = [layout for layout in layouts(tensor, op) if layout != "loose"]  # it fits few shapes: see the corners
+        drawn = [layout for layout in layouts(tensor, op) if layout not in OF_FEW_SHAPES]
         return Axis(field, {f"{layout} {name}": [{field: layout}] for layout in drawn}, read, of_memory=True)
 
     of_layouts = [axis(field, tensor) for field, tensor in layouts_drawn(op).items()]

@@ -2,6 +2,7 @@
 
 from verify_norm.cases.corner_lines import (
     FAINT,
+    HEADS_FIRST,
     INNER,
     LARGEST,
     LAST,
@@ -46,6 +47,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((2, 6, 9), {"weight_data": "one", **SEQUENCE}),
         ((1, 6, 9), LOOSE),
         ((3, 6, 5, 8), INNER),  # a part of an image
+        ((2, 6, 3, 2, 4), HEADS_FIRST),  # frames of a video, in front of their channels
         ((3, 6, 5, 6), {"x_layout": "swapped", "dy_layout": "swapped_last"}),  # as many columns as channels
         ((3, 6, 5, 4), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
     ),

@@ -2,6 +2,7 @@
 
 from verify_norm.cases.corner_lines import (
     FAINT,
+    HEADS_FIRST,
     INNER,
     LARGEST,
     LAST,
@@ -53,6 +54,8 @@ GROUP_CORNERS: Topics = {
         ((1, 6, 9), {"num_groups": 3, **LOOSE}),
         ((2, 6, 5, 6), {"num_groups": 3, "x_layout": "swapped"}),  # channels first; as many columns as channels
         ((2, 6, 5, 8), {"num_groups": 3, **INNER}),  # a part of an image
+        ((2, 6, 3, 2, 4), {"num_groups": 3, **HEADS_FIRST}),  # frames of a video, in front of their channels
+        ((2, 6, 3, 2, 5), {"num_groups": 2, **HEADS_FIRST}),
         (
             (2, 6, 5, 4),
             {"num_groups": 3, "x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"},

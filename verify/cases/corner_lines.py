@@ -22,6 +22,7 @@ LAST = {"x_layout": "channels_last", "dy_layout": "channels_last"}
 SEQUENCE = {"x_layout": "sequence_slice", "dy_layout": "sequence_slice"}
 SLICE = {"x_layout": "channel_slice", "dy_layout": "channel_slice"}
 INNER = {"x_layout": "inner_slice", "dy_layout": "inner_slice"}
+HEADS_FIRST = {"x_layout": "heads_first", "dy_layout": "heads_first"}
 LOOSE = {"x_layout": "loose", "dy_layout": "loose"}
 OWN = dict.fromkeys(("x_layout", "dy_layout", "weight_layout", "bias_layout"), "own")
 UNTRACKED = "training without running statistics"

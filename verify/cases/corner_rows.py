@@ -2,6 +2,7 @@
 
 from verify_norm.cases.corner_lines import (
     FAINT,
+    HEADS_FIRST,
     INNER,
     LARGEST,
     LAST,
@@ -51,6 +52,7 @@ ROW_CORNERS: Topics = {
         ((1, 88), LOOSE),  # one row, of stride 0
         ((6, 72), {"x_layout": "row_strided", "dy_layout": "row_strided"}),  # gaps of whole vectors
         ((2, 5, 3, 16), INNER),  # heads of a fused projection
+        *(((2, 3, 5 + turn, 16), HEADS_FIRST) for turn in range(3)),  # heads of an attention, in every type
     ),
     "layouts of dy": (
         ((5, 65), {"dy_layout": "transposed"}),
@@ -103,6 +105,10 @@ ROW_CORNERS: Topics = {
             {"normalized_ndim": 2, "weight_layout": "transposed", "bias_layout": "transposed"},
         ),  # all sizes alike
         ((2, 5, 28), {**SEQUENCE, "weight_data": "one"}),
+        # as many rows as columns, samples as tokens, and tokens as heads: sizes do not tell which dimension is which
+        *(((size, size), {}) for size in (24, 17)),
+        *(((size, size, 20), {}) for size in (4, 5)),
+        *(((2, size, size, 16), {}) for size in (6, 7)),
         ((2, 3, 41, 16), {**SLICE, "weight_data": "some_one"}),  # 41 · (1/41) is below 1 in float32
         ((3, 4, 2, 11), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
         ((2, 3, 2, 1, 2, 3, 12), {"x_layout": "sequence_slice", "dy_layout": "inner_slice"}),  # windows of a video
@@ -151,6 +157,7 @@ ROW_CORNERS: Topics = {
         ((3, 41), {"data": "zero", "eps": 0.0}),  # 0/0
         ((3, 42), {"data": "zero", "eps": 1e-12}),
         ((5, 32), {"special": "nan", "special_at": "row"}),
+        *(((2, 16400 + turn), {"special": "nan", "special_at": "rows"}) for turn in range(3)),  # in long rows
     ),
     "scales": (
         ((3, 60), {"log2_scale": 11}),  # near fp16's overflow
@@ -199,6 +206,7 @@ MANY_ROWS: tuple[Row, ...] = (  # long sums of dweight and dbias, in every type
     # the gradients of .sum(0) and of .sum(): one row, or one number, times the number of rows
     *(((4101 + turn, 12), {"dy_layout": "expanded"}) for turn in range(3)),
     *(((1031 + turn, 20), {"dy_layout": "scalar"}) for turn in range(3)),
+    *(((4112 + turn, 3), {"special": "nan", "special_in": "dy", "special_at": "rows"}) for turn in range(3)),
 )
 _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
     (16384, (3, 4, 5)),

@@ -1,8 +1,8 @@
 """Cases for a kernel's dispatch: it may have a path of its own for any combination of types, layouts and sizes.
 
 In the tiny cases any four choices meet, in the larger ones any three, sizes beyond usual thresholds among them. In rows
-of the lengths of models each length meets any other choice. Each is a greedy covering array: the next case is the one
-in which most sets of choices meet for the first time.
+of the lengths of models, and in images of their sides and channels, each meets any other choice. Each is a greedy
+covering array: the next case is the one in which most sets of choices meet for the first time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,11 @@ CHANNELS, GROUPS = 4, 2
 LARGE_ROWS = (((4112, 24), (65541, 6)), ((33, 8200), (34, 8204)), ((264, 1048), (258, 1044)), ((1, 16400), (1, 33002)))
 # A few tokens of each hidden size, and of each size of a head: a kernel may have a path of its own for one alone.
 HIDDEN: tuple[int, ...] = (384, 512, 768, 896, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 3840, 4096, 5120, 6144, 7168)
-HIDDEN += (8192, 10240, 12288, 15360, 16384)
+HIDDEN += (8192, 10240, 12288, 15360, 16384, 640, 1152, 1600, 2304, 2880, 4608, 5376, 6656)
 HEADS = (64, 80, 96, 128, 256)
+# Sides of square images, and channels of models, which 32 groups divide.
+SIDES = (4, 7, 8, 14, 16, 28, 32, 56, 64, 112)
+WIDTHS, OF_MODELS = (64, 128, 256, 320, 512, 640, 960, 1024, 1280, 1920, 2048, 2560), 32
 # Samples, channels and positions: many of each, one sample of many channels, and sequences. No tile divides them.
 LARGE_GROUPS = ((130, 8, (4, 5)), (2, 6, (131, 130)), (3, 518, (5, 6)), (1, 1032, (7, 9)), (2, 40, (4102,)))
 LARGE_CHANNELS = ((1030, 18, ()), (2, 6, (183, 182)), (3, 1030, (4, 6)), (66, 44, (2, 3)))
@@ -49,12 +52,22 @@ def large(op: Op, dtypes: tuple[str, ...]) -> tuple[CaseSpec, ...]:
 
 @cache
 def lengths(op: Op, dtypes: tuple[str, ...], seed: int = 0) -> tuple[CaseSpec, ...]:
-    """Return a few rows of each length that models have, which meets each type, layout, and what may be None."""
-    if op.view != "rows":
-        return ()
-    shapes: list[dict[str, Any]] = [{"outer": (2, 3, 4), "inner": (length,)} for length in HEADS]
-    shapes += [{"outer": (3,), "inner": (length,)} for length in HIDDEN]
-    return _covering(op, [shapes, *_options(op, dtypes), *_of_rows(op)], LENGTH_STRENGTH, seed)
+    """Return a few rows of each length that models have, which meets each type, layout, and what may be None.
+
+    Of images it is each side of a square that models have, and each number of channels, with few of the other.
+    """
+    shapes: list[dict[str, Any]]
+    if op.view == "rows":
+        shapes = [{"outer": (2, 3, 4), "inner": (length,)} for length in HEADS]
+        shapes += [{"outer": (3,), "inner": (length,)} for length in HIDDEN]
+        return _covering(op, [shapes, *_options(op, dtypes), *_of_rows(op)], LENGTH_STRENGTH, seed)
+    shapes = [{"outer": (2, CHANNELS), "inner": (side, side)} for side in SIDES]
+    groups = {"num_groups": OF_MODELS} if "num_groups" in op.attrs else {}
+    shapes += [{"outer": (2, channels), "inner": (2, 3), **groups} for channels in WIDTHS]
+    axes = [shapes, *_options(op, dtypes), _layouts(op, "channels_last")]
+    if op.view == "channels":
+        axes.append(list(STATISTICS.values()))
+    return _covering(op, axes, LENGTH_STRENGTH, seed)
 
 
 def _covering(op: Op, axes: Sequence[Choices], strength: int, seed: int) -> tuple[CaseSpec, ...]:

@@ -57,8 +57,9 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     repeats the rows of one index of the first dimension, such as the gradient of `.sum(1)`, "expanded_inner" one value
     along all dimensions behind the second, such as the gradient of a sum over positions. "sequence_slice" is
     `t[:, :S]` of a longer t, "channel_slice" the same of a tensor in channels_last. "swapped" is `t.transpose(0, 1)`,
-    as of a sequence-first t, "swapped_last" `t.transpose(-2, -1)`, both dense. "inner_slice" is `t[..., :H, :]`, as the
-    heads of q in a fused projection, or a part of an image. "own" is a storage of exactly these
+    as of a sequence-first t, "swapped_last" `t.transpose(-2, -1)`, both dense; so is "heads_first", `t.transpose(1, 2)`
+    of four and more dimensions, as the heads of an attention or the frames of a video. "inner_slice" is
+    `t[..., :H, :]`, as the heads of q in a fused projection, or a part of an image. "own" is a storage of exactly these
     elements, without guards, as users have it: a kernel cannot tell by it that it is tested.
 
     "offset" begins beyond 2¹⁶ elements, at an odd one or at half a vector. The gaps of "row_strided" are odd, or whole
@@ -79,8 +80,8 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     ((1, 0), (35, 1, 7))
     >>> [placement((2, 3, 4, 5), layout).strides for layout in ("expanded_middle", "expanded_inner")]
     [(5, 0, 0, 1), (3, 1, 0, 0)]
-    >>> placement((2, 3, 4), "swapped").strides, placement((2, 3, 4, 5), "swapped_last").strides
-    ((4, 8, 1), (60, 20, 1, 4))
+    >>> [placement((2, 3, 4, 5), layout).strides for layout in ("swapped", "swapped_last", "heads_first")]
+    [(20, 40, 5, 1), (60, 20, 1, 4), (60, 5, 15, 1)]
     """
     rank = len(shape)
     order = tuple(range(rank))  # from the slowest dimension to the fastest
@@ -94,6 +95,8 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
         order = (1, 0, *range(2, rank))
     elif layout == "swapped_last" and rank > 2:
         order = (*range(rank - 2), rank - 1, rank - 2)
+    elif layout == "heads_first" and rank > 3:
+        order = (0, 2, 1, *range(3, rank))
     if layout in ("sequence_slice", "channel_slice") and rank > 2:
         padded[1] += GAP
     elif layout == "inner_slice" and rank > 2:

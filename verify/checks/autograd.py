@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,19 +11,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import contents
+from verify_norm.cases import contents, make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.cotangents import cotangents
 from verify_norm.checks.relations.forward_mode import forward_mode
 from verify_norm.checks.relations.graphs import asked, graph_of
-from verify_norm.checks.relations.rerun import small
+from verify_norm.checks.relations.others import other_options
+from verify_norm.checks.relations.rerun import other_shape, small
 from verify_norm.checks.relations.second_order import second_order
 from verify_norm.checks.relations.two_runs import Difference, beyond, first_that_differs, steady
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData, Tried
-from verify_norm.core.geometry import differentiable
+from verify_norm.core.geometry import differentiable, refusal
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Run
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import module_calls
 from verify_norm.loading.gradients import Graph
 
@@ -48,10 +51,10 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
     A case tries one way, and a small case all of them: two backwards over one graph, by `grad` and by `backward`;
     inputs or outputs overwritten between forward and backward; the gradients of each set of outputs; another forward
-    before the backward; a backward in another thread; saved tensors that come back in other memory; a sum that x and
-    residual share, and the gradient of one of them alone; derivatives of the gradients; forward mode (`jvp`). Where
-    tensors are overwritten, and for derivatives and forward mode, a kernel may raise instead (`save_for_backward`,
-    `once_differentiable`). It may mark mean and rstd as not differentiable.
+    before the backward, of other values, options or shape; a backward in another thread; saved tensors that come back
+    in other memory; a sum that x and residual share, and the gradient of one of them alone; derivatives of the
+    gradients; forward mode (`jvp`). Where tensors are overwritten, and for derivatives and forward mode, a kernel may
+    raise instead (`save_for_backward`, `once_differentiable`). It may mark mean and rstd as not differentiable.
     What differs in the usual way too is left to `determinism`.
     """
     offered = ways.offered(run.case.op, autograd=True)["autograd"]
@@ -156,26 +159,58 @@ def _elsewhere(run: Run) -> Found:
 
 
 def _interleaved(run: Run) -> Found:
-    """Yield what is wrong where a forward of other values, with or without its backward, comes before the backward."""
+    """Yield what is wrong where another forward, with or without its backward, comes before the backward."""
     tensors = ("residual_out", *differentiable(run.case.op))
 
-    def comparison(backward: bool, words: str) -> Iterator[Difference]:
+    def with_one_module() -> Run:
         assert run.kernel.forward_run is not None
         serving = module_calls.Instance(writes=False).serving(run.kernel.forward_run)  # one module for both forwards
-        with_one_module = replace(run, kernel=replace(run.kernel, forward_run=serving))
+        return replace(run, kernel=replace(run.kernel, forward_run=serving))
+
+    def comparison(backward: bool, words: str) -> Iterator[Difference]:
+        run_of_one = with_one_module()
 
         def ask(graph: Graph, given: Mapping[str, Any]) -> Any:
             others = {name: 1 - 2 * given[name] for name in tensors if given.get(name) is not None}
-            between = graph_of(with_one_module, {**given, **others})
+            between = graph_of(run_of_one, {**given, **others})
             if backward:
                 between.gradients(between.cotangents(given))
             return graph.gradients(graph.cotangents(given))
 
-        result = asked(with_one_module, ask)
+        result = asked(run_of_one, ask)
         return beyond(run, result, ("as usual", f"where {words} of other values comes before the backward"))
 
-    choices = ((False, "a forward"), (True, "a forward and its backward"))
-    yield from first_that_differs(comparison(backward, words) for backward, words in choices)
+    def comparisons() -> Iterator[Iterator[Difference]]:
+        yield comparison(False, "a forward")
+        yield comparison(True, "a forward and its backward")
+        for other, words in _other_forwards(run):
+            yield _after_another_forward(with_one_module(), other, words)
+
+    yield from first_that_differs(comparisons())
+
+
+def _other_forwards(run: Run) -> Iterator[tuple[CaseSpec, str]]:
+    """Yield a case of the run's shape with other options, and one of another shape, each in words."""
+    for spec in list(other_options(run))[-1:]:  # the one with the run's weight
+        mode = replace(spec, training=not spec.training)
+        takes = "training" in run.case.op.attrs and (refusal(mode, run.case.op) or run.kernel.refuses(mode)) is None
+        yield mode if takes else spec, "with other options"
+    shaped = other_shape(run)
+    if shaped is not None:
+        yield shaped, f"of {shaped.shape}"
+
+
+def _after_another_forward(run: Run, spec: CaseSpec, words: str) -> Iterator[Difference]:
+    """Yield what is wrong where a forward of this case comes before the backward, as of another layer."""
+    op, device = run.case.op, run.case.device
+    other = make.build(spec, op, run.kernel.contract, device, make.exact_inputs(spec, op, device))
+
+    def ask(graph: Graph, given: Mapping[str, Any]) -> Any:
+        with suppress(Exception):  # a limit of the kernel, which other cases show
+            graph_of(replace(run, case=other), other.arguments)
+        return graph.gradients(graph.cotangents(given))
+
+    return beyond(run, asked(run, ask), ("as usual", f"where a forward {words} comes before the backward"))
 
 
 def _split(run: Run) -> Found:

@@ -14,26 +14,28 @@ from verify_norm.checks.relations import leaks, operators
 from verify_norm.checks.relations.held import over_bound
 from verify_norm.checks.relations.rerun import cheap, lasting, once_more, rerun
 from verify_norm.core import ways
-from verify_norm.core.finding import Finding, Tried
+from verify_norm.core.finding import Finding, Note, Tried
 from verify_norm.core.run import Run
-from verify_norm.loading import module_calls
+from verify_norm.loading import module_calls, module_state
 from verify_norm.running import overlapping
 from verify_norm.running.surroundings import written_to
 
 
 @check()
-def effects(run: Run) -> Iterator[Finding | Tried]:
+def effects(run: Run) -> Iterator[Finding | Note | Tried]:
     """A call leaves the process and its arguments as they were, and its outputs own their elements.
 
     It looks at modes and flags of torch, NumPy and Python, and at what the arguments are (requires_grad, grad, dtype,
     shape, strides, address, version). What the first import of a module changes is no effect. No element of an output
-    lies in the memory of another one, for example in an expanded tensor; gradients that torch's autograd makes may.
+    lies in the memory of another one, for example in an expanded tensor; gradients that torch's autograd makes may. A
+    note says where an output requires a gradient although no input does, or is an inference tensor.
 
     In some cases it also looks for a call that seeds a global random generator, and for tensors that remain in memory
-    after each of many calls. To draw from a generator is no effect. Operators of torch.library keep what their schema
-    and their fake implementation promise. A case also looks at one of three things: the operators of torch.library that
-    the compiled kernel calls; whether anything grows with each call; whether BatchNorm in training counts each batch
-    once, and with momentum=None averages over those it has counted.
+    after each of many calls. To draw from a generator is no effect. A module keeps its mode, the names of its
+    state_dict, and which of its parameters require a gradient; two of a class share no parameter. Operators of
+    torch.library keep what their schema and their fake implementation promise. A case also looks at one of three
+    things: the operators of torch.library that the compiled kernel calls; whether anything grows with each call;
+    whether BatchNorm in training counts each batch once, and with momentum=None averages over those it has counted.
     """
     words = lasting(run.effects, lambda: rerun(run, whole=True))
     damaged = tuple(written_to(damage.buffer) for damage in run.damage)  # `memory` reports it
@@ -45,8 +47,10 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
             if overlapping.overlaps_itself(tensor):
                 message = f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}: its elements overlap"
                 yield finding(run, "effects", name, f"{message}, so writing to one changes others; return a copy")
+        yield from _unlike_results(run)
     if "effects" in run.case.spec.further and cheap(run) and not run.kernel.remote:
         yield from _seeded(run)
+        yield from _of_modules(run)
         for leak in leaks.kept(run):
             yield finding(run, "effects", None, f"{leak}; the kernel keeps what it must release")
         looks = {ways.GROWTH: _growing, ways.COUNTED: _counted}
@@ -57,6 +61,38 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
             if way in looks:
                 yield Tried(way)
                 yield from looks[way](run)
+
+
+def _unlike_results(run: Run) -> Iterator[Note]:
+    """Yield a note of the outputs that torch does not treat as what its operators return of the same inputs."""
+    given = [value for value in run.case.arguments.values() if isinstance(value, torch.Tensor)]
+    recorded = any(tensor.requires_grad for tensor in given)
+    for name, tensor in run.returned.items():
+        if tensor.is_inference() and not torch.is_inference_mode_enabled():
+            yield Note(f"{name} is an inference tensor: torch does not save it for a backward, nor change it in place")
+        elif tensor.requires_grad and not recorded:
+            yield Note(f"{name} requires a gradient, although no input does")
+
+
+def _of_modules(run: Run) -> Iterator[Finding | Note]:
+    """Yield what a call changes of a module, in training and in evaluation, and what two modules of a class share."""
+    assert run.kernel.run is not None
+    functions = run.kernel.run, module_calls.evaluating()(run.kernel.run)
+    instances = module_calls.Instance(), module_calls.Instance()
+    with module_calls.watching() as changes:
+        for instance, function in zip(instances, functions, strict=True):
+            rerun(replace(run, kernel=replace(run.kernel, run=instance.serving(function))))
+            if not instance.modules:
+                return
+    for words in dict.fromkeys(changes):
+        yield finding(run, "effects", None, f"a call changes the module's {words}; it must leave it as it was")
+    for key in instances[0].modules.keys() & instances[1].modules.keys() - {""}:  # "" is of a user's own instance
+        one, other = (instance.modules[key] for instance in instances)
+        for name in module_state.shared(one, other):
+            yield finding(run, "effects", None, f"two new modules share one {name}: each needs its own")
+        for name, parameter in one.named_parameters():
+            if not parameter.requires_grad and f"{name}.requires_grad from True to False" not in changes:
+                yield Note(f"a new module's {name} requires no gradient, so it is not trained")
 
 
 def _promised(run: Run) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ Special = Literal[
 LAYOUTS = (
     *("contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far"),
     *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own", "swapped", "swapped_last", "loose"),
-    *("expanded_middle", "expanded_inner", "inner_slice"),
+    *("expanded_middle", "expanded_inner", "inner_slice", "heads_first"),
 )
 Alias = Literal[
     "",

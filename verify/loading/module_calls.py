@@ -19,6 +19,7 @@ WRITES = ("in place under torch.no_grad()", "through .data", "by load_state_dict
 _instance: ContextVar["Instance | None"] = ContextVar("instance", default=None)
 _evaluated: ContextVar[list[nn.Module] | None] = ContextVar("evaluated", default=None)
 _made: ContextVar[list[dict[str, torch.Tensor]] | None] = ContextVar("made", default=None)
+_changes: ContextVar[list[str] | None] = ContextVar("changes", default=None)
 _copies: ContextVar[tuple[Copy, list[nn.Module]] | None] = ContextVar("copies", default=None)
 
 
@@ -116,6 +117,11 @@ def constructed() -> list[dict[str, torch.Tensor]] | None:
     return _made.get()
 
 
+def changes() -> list[str] | None:
+    """Return the list of what calls change of modules, of the block `watching` under way; None outside of one."""
+    return _changes.get()
+
+
 @contextmanager
 def evaluating() -> Iterator[list[nn.Module]]:
     """Let modules run as after eval(), whatever the case says; yield a list that gets those which ran."""
@@ -138,6 +144,14 @@ def constructing() -> Iterator[list[dict[str, torch.Tensor]]]:
     made: list[dict[str, torch.Tensor]] = []
     with _holding(_made, made):
         yield made
+
+
+@contextmanager
+def watching() -> Iterator[list[str]]:
+    """Yield a list that gets, in words, what calls in the block change of their modules besides values."""
+    found: list[str] = []
+    with _holding(_changes, found):
+        yield found
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from verify_norm.loading.bind import Binding, Candidate
 from verify_norm.loading.domain import Domain
 
 ROLES = ("weight", "bias", "running_mean", "running_var")
+OWNED = "make it an nn.Parameter, or a buffer by register_buffer"
 RANKS = {"1": (2, 3), "2": (4,), "3": (5,)}  # of x, by the last digit in BatchNorm1d and the like
 
 
@@ -44,6 +45,9 @@ def domain_of(
     held: dict[str, Any] = {"weight_layout": "contiguous", "bias_layout": "contiguous"}
     held |= {} if autograd else {"frozen": ()}
     attributes = vars(getattr(module, "_orig_mod", module))
+    for n, value in attributes.items():
+        if isinstance(value, torch.Tensor) and (role := meant(n, ROLES)) is not None and role not in roles:
+            raise UsageError(f"{name}.{n} is a plain tensor, which no optimizer and no state_dict knows; {OWNED}")
     own = {ours: v for n, v in attributes.items() if (ours := meant(n.strip("_"), (*op.attrs, FEATURES))) is not None}
     if own.get("eps", 0.0) is None:
         own["eps"] = torch.finfo(torch.float32).eps  # as torch.nn.RMSNorm, for every type of x

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from verify_norm.core.errors import UsageError, one_line
-from verify_norm.loading import module_calls
+from verify_norm.loading import module_calls, module_state
 from verify_norm.loading.argument_names import FEATURES
 from verify_norm.loading.bind import Binding, Candidate, bind, features
 from verify_norm.loading.copies import deep, of_module
@@ -79,14 +79,18 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
             own = dict(used.named_parameters())
             instance.write(used, {key: tensor for key, tensor in tensors.items() if key in own})
             tensors = {key: tensor for key, tensor in tensors.items() if key not in own}
-        was, evaluated = used.training, module_calls.evaluated()
+        was, evaluated, changes = used.training, module_calls.evaluated(), module_calls.changes()
         training = given.get("training", True) and evaluated is None
         if evaluated is not None:
             evaluated.append(used)
         try:
             if was != training:
                 used.train(training)
-            return call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
+            before = {} if changes is None else module_state.facts(used)
+            returned = call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
+            if changes is not None:
+                changes += module_state.changes(before, module_state.facts(used))
+            return returned
         finally:
             if was != training and instance is None:
                 used.train(was)

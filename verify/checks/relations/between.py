@@ -1,6 +1,7 @@
 """A call between a call and the same one again: of another shape, type or option, or one that fails."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -16,9 +17,10 @@ from verify_norm.checks.relations.rerun import once_more, other_shape
 from verify_norm.checks.relations.two_runs import Difference, differences
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
-from verify_norm.loading import module_calls
+from verify_norm.loading import gradients, module_calls
 from verify_norm.running import captures
 
+INFERRED = "nference tensor"  # in what torch says where one is changed, or saved for a backward
 READ = ("__get__", "size", "stride", "dim", "numel", "is_contiguous", "element_size")  # what tells of a tensor
 LEAF = ("detach", "requires_grad_")  # what our own backward makes of it, which fails too
 
@@ -28,9 +30,14 @@ def between(run: Run, other: Exact) -> Iterator[Difference]:
     held = Held(run)
     held(built(run, other))
     yield from _replanned(run, held)
-    for spec, words in others_between(run):
+    for number, (spec, words) in enumerate(others_between(run)):
         exact = make.exact_inputs(spec, run.case.op, run.case.device)
+        if number == 0:
+            _infer(run, built(run, exact, spec))
         by_itself = alone(run, exact, spec)
+        if INFERRED in (by_itself.problem or ""):
+            message = f"{words} it fails after a call under torch.inference_mode(), from which it keeps a tensor"
+            yield Difference(None, f"{message}: {by_itself.problem}")
         if by_itself.problem is None:
             after_another = held(built(run, exact, spec))
             yield from differences(
@@ -38,6 +45,20 @@ def between(run: Run, other: Exact) -> Iterator[Difference]:
             )
         yield from differences(run, held(built(run, {})), ("in the first call", f"after a call {words}"))
     yield from _failed(run, held)
+
+
+def _infer(run: Run, case: Case) -> None:
+    """Call the kernel, or the forward of its gradients, under torch.inference_mode, as an evaluation before training.
+
+    A module is a new one: parameters that are made there cannot be trained.
+    """
+    kernel = run.kernel
+    function = kernel.forward_run if kernel.autograd and run.case.op.forward is not None else kernel.run
+    if kernel.remote or function is None:
+        return
+    given = case.arguments if function is kernel.run else gradients.offered(run.case.op, case.arguments)
+    with torch.inference_mode(), suppress(Exception):
+        make.call(function, given)
 
 
 def _failed(run: Run, held: Held) -> Iterator[Difference]:

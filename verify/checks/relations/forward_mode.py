@@ -106,8 +106,9 @@ def _truth(run: Run, names: Collection[str]) -> dict[str, tuple[Array, Array]]:
 
     ẏ = w·rP(ẋ) + ẇ·x̂ + ḃ (`reference.jvp.tangent`) is a sum of terms no larger than t = |w|r(|ẋ| + mean|ẋ| +
     |x̂|·mean|x̂ẋ|) + |ẇx̂| + |ḃ|. Each errs by (4n + 40)(1 + κ)u of that at most, as in `second_order`: n terms of sums,
-    rstd by n/2 + 5, x̂ by two more and by κ = r·max|x| from what cancels. Where every step is in 16 bits, ROUNDED
-    roundings are added to them. What follows the norm is in `_passed`.
+    rstd by n/2 + 5, x̂ by two more and by κ = r·max|x| from what cancels: that is an error of x̂ near 0 too, so |x̂| is 1
+    at least where a mean is subtracted. Where every step is in 16 bits, ROUNDED roundings are added to them. What
+    follows the norm is in `_passed`.
     """
     n, a, form = stages.norm(run), arithmetic_of(run), format_of(run.case.spec)
     tx = _direction("x", run.case.spec.shape, form).reshape(n.view.shape) * ("x" in names)
@@ -117,11 +118,9 @@ def _truth(run: Run, names: Collection[str]) -> dict[str, tuple[Array, Array]]:
     y, mean, rstd = tangent(n, tx, tw, tb)
     unit = (4 * n.view.count + 40) * max(a.u, FLOAT32.u) + ROUNDED * form.u * (form.u > FLOAT32.u)
     unit = unit * (1 + n.rstd * np.abs(n.x).max(initial=0.0))
-    xhat = np.abs(n.xhat)
-    if a.expanded:  # x̂ is a difference of x·rstd and mean·rstd
-        xhat = xhat + n.rstd * (np.abs(n.x) + np.abs(n.mean))
-    size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw) * xhat + np.abs(tb)
-    out = _Change(n.y, np.abs(n.weighted(xhat)) + np.abs(n.y), y, unit * size)
+    largest = np.maximum(np.abs(n.xhat), float(n.centred))
+    size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw) * largest + np.abs(tb)
+    out = _Change(n.y, np.abs(n.weighted(largest)) + np.abs(n.y), y, unit * size)
     for stage in run.case.op.stages:
         own = {name: stages.exact_input(run.case, name) for name in stage.inputs}
         changes = {name: _direction(name, own[name].shape, form) * (name in names) for name in own}

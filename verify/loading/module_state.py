@@ -1,0 +1,49 @@
+"""What a call must leave of a module besides values: its mode, the names of its state_dict, and its parameters."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+NAMES = "names of state_dict"
+
+
+def facts(module: nn.Module) -> dict[str, Any]:
+    """Return what a call must leave of a module, in words. Buffers that no state_dict has may come and go.
+
+    >>> facts(nn.RMSNorm(2))["names of state_dict"], facts(nn.RMSNorm(2))["weight.requires_grad"]
+    (['weight'], True)
+    """
+    parameters = dict(module.named_parameters())
+    found: dict[str, Any] = {NAMES: sorted({*parameters, *_persistent(module)})}
+    for name, one in module.named_modules():
+        found[f"{name}.training".lstrip(".")] = one.training
+    for name, parameter in parameters.items():
+        found |= {f"{name}.requires_grad": parameter.requires_grad, f"{name}.dtype": parameter.dtype}
+    return found
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """Yield in words the facts that differ.
+
+    >>> list(changes({"training": True}, {"training": False}))
+    ['training from True to False']
+    """
+    for name, value in before.items():
+        now = after.get(name, value)  # what is no longer there is missing among the names
+        if now != value:
+            yield f"{name} from {value} to {now}"
+
+
+def shared(one: nn.Module, other: nn.Module) -> list[str]:
+    """Return the names of the parameters of one module whose memory is that of a parameter of the other."""
+    places = {parameter.data_ptr() for parameter in other.parameters() if parameter.numel()}
+    return [name for name, parameter in one.named_parameters() if parameter.data_ptr() in places]
+
+
+def _persistent(module: nn.Module) -> Iterator[str]:
+    """Yield the names of the buffers that a state_dict has."""
+    for prefix, one in module.named_modules():
+        for name, buffer in one.named_buffers(recurse=False):
+            if buffer is not None and name not in one._non_persistent_buffers_set:
+                yield f"{prefix}.{name}".lstrip(".")
