@@ -117,6 +117,12 @@ def _ahead(*arguments):
     return answer, int(server), same == "True"
 
 
+def test_a_server_that_has_ended_is_not_ended_again():
+    code = AHEAD + "forkserver._forkserver._stop()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LONG)
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("answer", ["42", "43"])
 def test_a_server_that_was_started_ahead_serves_in_the_environment_that_it_was_told(answer):
     printed, server, same = _ahead(answer)

@@ -327,6 +327,16 @@ def test_after_ctrl_c_what_was_found_is_kept(scripted):
     assert search.reduced[1].after == 2
 
 
+def test_after_ctrl_c_a_search_for_certain_findings_keeps_these_alone(scripted):
+    state = scripted.state()
+    for output in ("dx", "rstd", "dweight"):
+        state.enter(Examined(SPECS[1], findings=(replace(WRONG, output=output, spec=SPECS[1]),)))
+    small = replace(WRONG, output="rstd", spec=SPECS[3])
+    search = sought(state, reduced=[small], until=lambda finding: finding.output in ("rstd", "dweight"))
+    search.interrupt()
+    assert [(finding.output, finding.spec) for finding in search.reduced] == [("rstd", SPECS[3]), ("dweight", SPECS[1])]
+
+
 class Kept:
     """A journal that remembers."""
 

@@ -151,10 +151,11 @@ def _ensure_server() -> None:
 
 
 def _end_server() -> None:
-    """End the server at once: while it imports, it would not see that nobody needs it."""
+    """End the server at once, if it runs: while it imports, it would not see that nobody needs it."""
     server: Any = forkserver._forkserver  # multiprocessing waits for its end
-    os.kill(server._forkserver_pid, signal.SIGKILL)
-    server._stop()
+    if server._forkserver_pid is not None:
+        os.kill(server._forkserver_pid, signal.SIGKILL)
+        server._stop()
 
 
 def _end_unused() -> None:

@@ -44,13 +44,17 @@ class _Search:
     sweep: Sweep
     reduced: list[Finding] = field(default_factory=list)
 
-    def reduce_all(self) -> None:
-        """Make the findings small; if the search was for certain findings and has some, these alone."""
-        self.state.settle()
+    def reported(self) -> list[Finding]:
+        """Return the findings to report; if the search was for certain findings and has some, these alone."""
         found, until = list(self.state.findings.values()), self.sweep.until
-        deadline = self.sweep.deadline - self.state.settings.seconds * EXPLAINING
         wanted = [finding for finding in found if until(finding)] if until else []
-        for finding in wanted or found:
+        return wanted or found
+
+    def reduce_all(self) -> None:
+        """Make the findings small that are reported."""
+        self.state.settle()
+        deadline = self.sweep.deadline - self.state.settings.seconds * EXPLAINING
+        for finding in self.reported():
             small = [other.spec for other in self.reduced]
             self.reduced.append(_reduced(self.state, finding, deadline, small))
 
@@ -72,11 +76,11 @@ class _Search:
         return trial.diagnoses(self.reduced)
 
     def interrupt(self) -> None:
-        """Keep the findings as they are."""
+        """Keep the findings that are not small yet as they are."""
         self.state.interrupted = True
         self.state.settle()
         self.sweep.end("the run was interrupted")
-        rest = list(self.state.findings.values())[len(self.reduced) :]
+        rest = self.reported()[len(self.reduced) :]
         self.reduced += [self.state.counted(finding) for finding in rest]
 
 
