@@ -39,6 +39,6 @@ DATA_WORDS = {
 }
 CASE = (
     "A case is one call of the kernel. 97×148 is the shape of x; “scale 2^-20” is the size of its values, and "
-    "“offset 100” a mean of 100 beside a deviation of 1. Layouts say how a tensor lies in memory. B, S and C are "
+    "“offset 100” a mean of 100 beside a deviation of 1. Layouts say how a tensor lies in memory. B, S, H and C are "
     "sizes, and new is torch.empty."
 )
