@@ -9,7 +9,7 @@ from verify_norm.cases.placement import GAP, placement
 from verify_norm.core.spec import FAMILIES, LAYOUTS
 from verify_norm.report.cases import DATA_WORDS, LAYOUT_WORDS
 
-SIZES = {"B": 2, "S": 4, "C": 5, "new": torch.empty}
+SIZES = {"B": 2, "H": 3, "S": 4, "C": 5, "new": torch.empty}
 
 
 def test_every_layout_and_every_kind_of_data_has_words():
@@ -20,5 +20,6 @@ def test_every_layout_and_every_kind_of_data_has_words():
 def test_the_tensor_in_the_words_has_the_layout(layout):
     (code,) = re.findall("`(.*)`", LAYOUT_WORDS[layout].replace("+ 3", f"+ {GAP}"))
     made = eval(code, SIZES)
-    assert tuple(made.shape) == (2, 4, 5)
-    assert made.stride() == placement((2, 4, 5), layout).strides
+    shape = (2, 3, 4, 5) if "H" in code else (2, 4, 5)
+    assert tuple(made.shape) == shape
+    assert made.stride() == placement(shape, layout).strides

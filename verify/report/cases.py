@@ -20,8 +20,8 @@ LAYOUT_WORDS = {
     "loose": "contiguous, with stride 0 along each dimension of one element",
     "expanded_middle": "one row of each sample, repeated: `new(B, 1, C).expand(B, S, C)`",
     "expanded_inner": "one number of each channel, repeated along all others: `new(B, S, 1).expand(B, S, C)`",
-    "heads_first": "of four and more dimensions the second and the third swapped: `new(B, S, H, C).transpose(1, 2)`",
     "inner_slice": "part of the last dimension but one, such as heads of a projection: `new(B, S + 3, C)[..., :S, :]`",
+    "heads_first": "of four and more dimensions the second and the third swapped: `new(B, S, H, C).transpose(1, 2)`",
 }
 DATA_WORDS = {
     "normal": "normally distributed",
@@ -39,6 +39,6 @@ DATA_WORDS = {
 }
 CASE = (
     "A case is one call of the kernel. 97×148 is the shape of x; “scale 2^-20” is the size of its values, and "
-    "“offset 100” a mean of 100 beside a deviation of 1. Layouts say how a tensor lies in memory. B, S and C are "
+    "“offset 100” a mean of 100 beside a deviation of 1. Layouts say how a tensor lies in memory. B, S, H and C are "
     "sizes, and new is torch.empty."
 )
