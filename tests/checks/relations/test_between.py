@@ -97,7 +97,7 @@ def test_what_is_drawn_and_judged_is_of_the_device(monkeypatch):
     }.items():
         monkeypatch.setattr(between, name, value)
     monkeypatch.setattr(between, "alone", lambda *args: SimpleNamespace(problem="it fails"))
-    for name in ("_replanned", "_failed", "differences"):
+    for name in ("_infer", "_replanned", "_failed", "differences"):
         monkeypatch.setattr(between, name, lambda *args: ())
     assert list(between.between(run, {})) == []
     assert noted == [("a", "op", "cuda:1")]
