@@ -24,6 +24,7 @@ from bounds import CONTROL, FAMILIES, SINGLE, WANTED, data, draw_method, draw_sh
 from emulate import F32, F, Method, quantized, reduced
 
 from verify_norm.cases.make import named, summed_alone
+from verify_norm.core import promises
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio
 from verify_norm.core.op import Op
@@ -77,6 +78,11 @@ class Draw:
         """The chain of the operator."""
         chain: Chain = OPS[f"{self.name}_fwd"].chain
         return chain
+
+    @property
+    def z_type(self) -> str | None:
+        """The type that z is rounded to before each stage, by contract or by mistake."""
+        return "bfloat16" if self.bug else self.between
 
     @property
     def stages(self) -> tuple[Any, ...]:
@@ -309,7 +315,7 @@ def before(d: Draw, x: F) -> F:
     """Return what is normalized in place of x."""
     gate = d.chain.before
     if d.chain.adds:
-        left = x if d.chain.dropout is None else quantized(dropped(d, x), "bfloat16" if d.bug else d.between)
+        left = x if d.chain.dropout is None else quantized(dropped(d, x), d.z_type)
         return left + single(d, "residual").reshape(x.shape)
     if gate is None:
         return x
@@ -318,7 +324,7 @@ def before(d: Draw, x: F) -> F:
         h = (x * g) * activated("sigmoid", g, d)[0]
     else:
         h = x * between(d, activated(gate.activation, g, d)[0])
-    return quantized(h, "bfloat16" if d.bug else d.between)
+    return quantized(h, d.z_type)
 
 
 def l2norm(x: F, eps: float, m: Method) -> tuple[F, F, F]:
@@ -341,8 +347,8 @@ def through(d: Draw, r: Rows) -> list[F]:
     zs = []
     for stage in d.stages:
         zs.append(Rows(r.xhat, r.a, r.b).z())
-        if d.bug or d.between:
-            r = Rows(quantized(zs[-1], "bfloat16" if d.bug else d.between), None, None)
+        if d.z_type:
+            r = Rows(quantized(zs[-1], d.z_type), None, None)
         STAGES[stage.name][0](stage, r, d)
     return [*zs, r.z()]
 
@@ -392,7 +398,7 @@ def computed(d: Draw, saved: list[F]) -> dict[str, Any]:
     zs = through(d, Rows(xhat, w, b))
     dz, own = dy, {}
     for stage, z in zip(reversed(d.chain.stages), reversed(zs[:-1]), strict=True):
-        z = quantized(z, "bfloat16" if d.bug else d.between)
+        z = quantized(z, d.z_type)
         dz, mine = STAGES[stage.name][1](stage, dz, z, d)
         dz = between(d, dz)
         own |= {f"d{name}": value for name, value in mine.items()}
@@ -441,16 +447,15 @@ def measured(d: Draw) -> Iterator[tuple[str, str, Any, Any]]:
 
 def plain(d: Draw, *, bug: bool) -> Draw:
     """Return the case with the strict method, wrong or as its control."""
-    strict = replace(d, method=Method(), arithmetic=Arithmetic(**SINGLE), kind="", folded=False, exp2=False, bug=bug)
-    return replace(strict, between=None)
+    given: dict[str, Any] = {"kind": "", "folded": False, "exp2": False, "between": None, "bug": bug}
+    return replace(d, method=Method(), arithmetic=Arithmetic(**SINGLE), **given)
 
 
 def in_turn(d: Draw, rng: np.random.Generator) -> Draw:
     """Return the case with results between operations in 16 bits, in a third of those in which that is a contract."""
     if d.kind != "strict" or d.dtype == "float32" or rng.random() > 1 / 3:
         return d
-    form = FORMATS[d.dtype]
-    arithmetic = replace(d.arithmetic, z_u=form.u, z_tiny=float(form.ulp(0.0)) / 2, z_huge=form.largest)
+    arithmetic = replace(d.arithmetic, **promises.between(FORMATS[d.dtype]))
     return replace(d, arithmetic=arithmetic, kind="z", folded=False, between=d.dtype)
 
 

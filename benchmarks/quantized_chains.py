@@ -21,6 +21,7 @@ from chains import Draw, single
 from emulate import F32, F, quantized
 
 from verify_norm.cases.make import named
+from verify_norm.core import promises
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio
 from verify_norm.core.ops import OPS
@@ -114,9 +115,7 @@ def measured(d: Draw) -> Iterator[tuple[str, str, Any, Any]]:
     """Yield y and its scale: the name, the type, the ratios of the elements, and the mask of bounded elements."""
     op, z, arithmetic = OPS[f"{d.name}_fwd"], d.options["z"], d.arithmetic
     if z not in (None, "float32"):
-        narrow = FORMATS[z]
-        between = {"z_u": narrow.u, "z_tiny": float(narrow.ulp(0.0)) / 2, "z_huge": narrow.largest}
-        arithmetic = replace(arithmetic, **between)
+        arithmetic = replace(arithmetic, **promises.between(FORMATS[z]))
     offered = {**d.arrays, **d.options, "arithmetic": arithmetic, "largest": d.chain.quantizer.largest}
     with np.errstate(all="ignore"):
         value, delta = (function(**named(function, offered)) for function in (op.reference, op.error))

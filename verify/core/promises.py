@@ -24,7 +24,6 @@ def arithmetic(contract: Contract, dtype: str, weight_dtype: str | None = None) 
     roundoff = {field: f.u if f.u > form.u else 0.0 for field, f in narrow.items()}
     narrower = [f for field, f in narrow.items() if roundoff[field]]
     z = form if contract.z is None else FORMATS[dtype if contract.z == "x" else contract.z]
-    between = {"z_u": z.u, "z_tiny": _lost_below(z), "z_huge": z.largest} if z.u > form.u else {}
     return Arithmetic(
         u=form.u,
         tiny=form.smallest_normal,
@@ -41,8 +40,13 @@ def arithmetic(contract: Contract, dtype: str, weight_dtype: str | None = None) 
         narrow_huge=min((f.largest for f in narrower), default=np.inf),
         lanes=contract.lanes,
         atomic=contract.summation == "atomic",
-        **between,
+        **(between(z) if z.u > form.u else {}),
     )
+
+
+def between(form: Format) -> dict[str, Any]:
+    """Return the fields of an arithmetic in which results between a norm and other operations have this type."""
+    return {"z_u": form.u, "z_tiny": _lost_below(form), "z_huge": form.largest}
 
 
 def _lost_below(form: Format) -> float:
