@@ -1,9 +1,11 @@
 """A call as in use sees no judge on its stack, among the modules, in the command and in the environment."""
 
+import contextlib
 import contextvars
 import os
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -105,6 +107,25 @@ def test_calls_of_several_threads_are_made_one_after_another():
         thread.join(10.0)
     assert not beside
     assert other.is_set()
+
+
+def test_a_call_begins_to_hide_the_judge_when_the_one_before_has_it_back(monkeypatch):
+    steps = []
+
+    @contextlib.contextmanager
+    def hidden():
+        steps.append("hide")
+        yield
+        time.sleep(0.05)
+        steps.append("show")
+
+    monkeypatch.setattr(in_use, "hidden", hidden)
+    threads = [threading.Thread(target=in_use.alone(int)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10.0)
+    assert steps == ["hide", "show"] * 3
 
 
 def test_the_gpu_of_a_call_is_that_of_its_caller(monkeypatch):

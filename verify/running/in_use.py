@@ -8,6 +8,7 @@ import contextvars
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ JUDGES = ("verify_norm", "pytest", "_pytest", "hypothesis", "pluggy")  # package
 KERNELS = "verify_norm.kernels"  # a package of ours that stays: users import it too
 VARIABLES = ("PYTEST_", "VERIFY_NORM_", "HYPOTHESIS_")  # the beginnings of their variables in the environment
 USUAL_ARGV = ["python"]
+_one_call = threading.Lock()  # torch's state, the modules and the arguments are those of one call at a time
 
 Function = Callable[..., Any]
 
@@ -34,11 +36,11 @@ def alone(function: Function, timed: Callable[[Function], Function] = lambda fun
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        _thread().submit(
-            _set_torch_state, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), _current_gpu()
-        ).result()
-        with hidden():
-            return run(functools.partial(function, *args, **kwargs))
+        state = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), _current_gpu()
+        with _one_call:
+            _thread().submit(_set_torch_state, *state).result()
+            with hidden():
+                return run(functools.partial(function, *args, **kwargs))
 
     return called
 
