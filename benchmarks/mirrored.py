@@ -62,6 +62,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "reference.probable": ("reference", "checks/test_tolerances_of_sums.py", EXAMPLES),
     "core.chains": (*MIRROR, "reference/test_chain.py"),
     "running.argument_writes": (*MIRROR, "checks/test_memory.py"),
+    "running.calling": ("running/test_execute.py", EXAMPLES),
     "running.captures": (*MIRROR, "test_without_a_gpu.py"),
     "running.delayed_inputs": (*MIRROR, "test_without_a_gpu.py"),
     "running.guards": (*MIRROR, "checks/test_memory.py"),

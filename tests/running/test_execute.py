@@ -21,8 +21,8 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
 from verify_norm.loading.returned import RefusedError
-from verify_norm.running import execute as executing
-from verify_norm.running.execute import POISON, Clock, execute, results, untimed
+from verify_norm.running.calling import POISON, REPLACES
+from verify_norm.running.execute import execute, results
 from verify_norm.search.search import replay
 
 
@@ -246,17 +246,6 @@ def test_what_is_changed_in_place_is_an_output_whatever_is_returned():
     assert run.damage == ()
 
 
-def test_the_clock_counts_what_a_function_takes_even_if_it_raises(monkeypatch):
-    now = iter([1.0, 3.0, 10.0, 15.0])
-    monkeypatch.setattr("verify_norm.running.execute.time.perf_counter", lambda: next(now))
-    clock = Clock()
-    assert clock.around(None, "cpu") is None
-    assert clock.around(lambda x: x, "cpu")(7) == 7
-    with pytest.raises(ZeroDivisionError):
-        clock.around(lambda: 1 / 0, "cpu")()
-    assert clock.seconds == 7.0
-
-
 def refuses(x):
     raise RefusedError("odd rows only")
 
@@ -329,20 +318,9 @@ def test_a_proxy_of_a_kernel_answers_for_it():
 def test_the_judges_functions_are_put_back_and_the_evasion_is_told():
     run = run_of(layernorm_fwd)
     watched = execute(run.kernel, run.case, watch=[lambda: ["torch.equal"], lambda: ["numpy.sum"]])
-    assert [words for _, words in watched.evasions] == [
-        f"{executing.REPLACES} torch.equal",
-        f"{executing.REPLACES} numpy.sum",
-    ]
+    assert [words for _, words in watched.evasions] == [f"{REPLACES} torch.equal", f"{REPLACES} numpy.sum"]
     assert {*watched.at_return} == {"y", "mean", "rstd"}
     assert run.at_return == {}
-
-
-def test_a_function_in_two_clocks_is_still_known():
-    def function():
-        return 3
-
-    once = Clock().around(function, "cpu")
-    assert untimed(Clock().around(once, "cpu")) is untimed(once) is untimed(function) is function
 
 
 def test_the_time_of_a_case_is_that_of_the_processor():
