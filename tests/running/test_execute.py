@@ -236,6 +236,18 @@ def test_statistics_may_keep_axes_of_one_and_values_may_not():
         assert outputs[name].ratio.max() <= 1
 
 
+def test_scales_of_blocks_may_have_another_shape_of_as_many_numbers():
+    def quantizing(x, weight, eps):
+        z = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+        scale = z.abs().amax(-1) / 448
+        return (z / scale[:, None]).to(torch.float8_e4m3fn), scale
+
+    scale = run_of(quantizing, CaseSpec((4, 8)), "rmsnorm_quant_fwd").outputs["y_scale"]
+    assert scale.shape == (4,)
+    assert scale.ratio.shape == (4, 1)
+    assert scale.ratio.max() <= 1
+
+
 def test_what_is_changed_in_place_is_an_output_whatever_is_returned():
     def batchnorm(x, weight, bias, running_mean, running_var, training, momentum, eps):
         return torch.nn.functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
@@ -306,8 +318,9 @@ def test_a_proxy_of_a_kernel_answers_for_it():
         assert (run.problem, run.limits, *run.returned) == (None, ("a",), "y", "mean", "rstd")
         assert run.outputs["y"].ratio.max() <= 1
         assert run.seconds > 0
-    execute(kernel, case, contextmanager(lambda: iter([None]))())
-    assert [poison is None for poison in poisons] == [False, False, True]
+    for ask in (execute, results):
+        ask(kernel, case, contextmanager(lambda: iter([None]))())
+    assert [poison is None for poison in poisons] == [False, False, True, True]
     assert POISON.get() is None
     refusing[0] = True
     run = execute(kernel, case)
