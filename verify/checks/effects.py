@@ -32,7 +32,9 @@ def effects(run: Run) -> Iterator[Finding | Note | Tried]:
 
     In some cases it also looks for a call that seeds a global random generator, and for tensors that remain in memory
     after each of many calls. To draw from a generator is no effect. A module keeps its mode, the names of its
-    state_dict, and which of its parameters require a gradient; two of a class share no parameter. Operators of
+    state_dict, and which of its parameters require a gradient; two of a class share no parameter. A new module has a repr and
+    its running statistics in its state_dict; a constructor that takes device and dtype heeds them; notes say where
+    reset_parameters() or a first value is another than usual. Operators of
     torch.library keep what their schema and their fake implementation promise. A case also looks at one of three
     things: the operators of torch.library that the compiled kernel calls; whether anything grows with each call;
     whether BatchNorm in training counts each batch once, and with momentum=None averages over those it has counted.
@@ -79,11 +81,13 @@ def _of_modules(run: Run) -> Iterator[Finding | Note]:
     assert run.kernel.run is not None
     functions = run.kernel.run, module_calls.evaluating()(run.kernel.run)
     instances = module_calls.Instance(), module_calls.Instance()
-    with module_calls.watching() as changes:
+    with module_calls.watching() as changes, module_calls.inspecting() as faults:
         for instance, function in zip(instances, functions, strict=True):
             rerun(replace(run, kernel=replace(run.kernel, run=instance.serving(function))))
             if not instance.modules:
                 return
+    for words, wrong in dict.fromkeys(faults):
+        yield finding(run, "effects", None, words) if wrong else Note(words)
     for words in dict.fromkeys(changes):
         yield finding(run, "effects", None, f"a call changes the module's {words}; it must leave it as it was")
     for key in instances[0].modules.keys() & instances[1].modules.keys() - {""}:  # "" is of a user's own instance
