@@ -56,6 +56,29 @@ def test_what_is_surely_a_mistake(how, words):
     assert any(words in said and wrong for said, wrong in found(Norm, how))
 
 
+@pytest.mark.parametrize(
+    ("unasked", "words"),
+    [
+        (("weight", "bias"), "made without weight and bias has weight and bias all the same"),
+        (("bias",), "made without bias has bias all the same"),
+    ],
+)
+def test_parameters_for_which_nobody_asked(unasked, words):
+    (fault,) = faults(lambda **more: Norm(8, **more), (), ROLES, INITIAL, unasked)
+    assert words in fault[0]
+    assert fault[1]
+
+
+def test_a_constant_in_the_place_of_a_parameter_is_right():
+    class Constant(Norm):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.requires_grad_(False)
+
+    assert list(faults(lambda **more: Constant(8, **more), (), ROLES, INITIAL, ("weight", "bias"))) == []
+    assert list(faults(lambda **more: nn.RMSNorm(8, **more), (), {}, INITIAL, ("weight",))) == []
+
+
 def test_what_a_constructor_is_given_already_is_not_tried():
     assert found(Norm, "device ignored", ("dim", "device")) == []
 

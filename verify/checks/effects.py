@@ -33,8 +33,8 @@ def effects(run: Run) -> Iterator[Finding | Note | Tried]:
     In some cases it also looks for a call that seeds a global random generator, and for tensors that remain in memory
     after each of many calls. To draw from a generator is no effect. A module keeps its mode, the names of its
     state_dict, and which of its parameters require a gradient; two of a class share no parameter. A new module has a
-    repr, and its running statistics in its state_dict; a constructor that takes device and dtype heeds them; notes say
-    where reset_parameters() or a first value is another than usual. Operators of
+    repr, its running statistics in its state_dict, and no parameters beyond those asked for; a constructor that takes
+    device and dtype heeds them; notes say where reset_parameters() or a first value is another than usual. Operators of
     torch.library keep what their schema and their fake implementation promise. A case also looks at one of three
     things: the operators of torch.library that the compiled kernel calls; whether anything grows with each call;
     whether BatchNorm in training counts each batch once, and with momentum=None averages over those it has counted.

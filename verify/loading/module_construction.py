@@ -20,12 +20,16 @@ Fault = tuple[str, bool]  # in words, and whether it is a mistake for sure
 
 
 def faults(
-    construct: Callable[..., nn.Module], taken: Collection[str], roles: Mapping[str, str], initial: Mapping[str, float]
+    construct: Callable[..., nn.Module],
+    taken: Collection[str],
+    roles: Mapping[str, str],
+    initial: Mapping[str, float],
+    unasked: Collection[str] = (),
 ) -> Iterator[Fault]:
     """Yield what is wrong with modules that `construct` makes; it gives the constructor the arguments of its call too.
 
     The constructor has values for the arguments `taken`. `roles` are the parameters and buffers by what they are, and
-    `initial` the values at which they usually start.
+    `initial` the values at which they usually start. The arguments ask for none of the roles `unasked`.
     """
     new = construct()
     try:
@@ -36,6 +40,11 @@ def faults(
     lost = [name for name, _ in new.named_buffers() if meant(name.rpartition(".")[2], STATE) and name not in kept]
     if lost:
         yield f"a new module's state_dict lacks {' and '.join(lost)}: a model that is saved and loaded loses them", True
+    trained = dict(new.named_parameters())
+    names = [roles[role] for role in unasked if role in roles and roles[role] in trained]
+    if any(trained[name].requires_grad for name in names):
+        why = "an optimizer changes what nothing uses"
+        yield f"a new module made without {' and '.join(unasked)} has {' and '.join(names)} all the same: {why}", True
     yield from _started(new, roles, initial)
     yield from _reset(new, construct())
     yield from _factory(type(new), construct, taken)

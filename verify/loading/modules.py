@@ -132,7 +132,10 @@ def _of_new(candidate: Candidate, binding: Binding, values: Mapping[str, Any], n
         other: nn.Module = binding.call(partial(candidate.target, **more), values)
         return other
 
-    return list(module_construction.faults(construct, taken, roles_of(new, candidate.name), initial))
+    off = [flag for flag in ("affine", "bias") if flag in binding.sources and not values[flag]]
+    unasked = ("weight", "bias") if "affine" in off else ("bias",) if off else ()
+    roles = roles_of(new, candidate.name)
+    return list(module_construction.faults(construct, taken, roles, initial, unasked))
 
 
 def _constructed(candidate: Candidate, binding: Binding, values: Mapping[str, Any]) -> nn.Module:
