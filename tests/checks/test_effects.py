@@ -459,6 +459,19 @@ class Untrained(torch.nn.RMSNorm):
         self.weight.requires_grad_(False)
 
 
+@pytest.mark.parametrize("op", ["rmsnorm_fwd", "rmsnorm_bwd"])
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_module_can_be_copied_after_a_call_in_training(op, detached):
+    class Keeping(torch.nn.RMSNorm):
+        def forward(self, x):
+            y = super().forward(x)
+            self.last = y.detach() if detached else y
+            return y
+
+    found = of_modules(Keeping, op)
+    assert [("copy.deepcopy of the module fails" in message) for message in found] == [True] * (not detached)
+
+
 class Zero(torch.nn.RMSNorm):
     def reset_parameters(self):
         torch.nn.init.zeros_(self.weight)
