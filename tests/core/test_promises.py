@@ -106,6 +106,19 @@ def test_each_promise_is_in_the_arithmetic_and_nothing_else(contract, dtype, cha
 
 
 @pytest.mark.parametrize(
+    ("tensor", "output", "other_dtype", "expected"),
+    [
+        (tensors.Y, "promoted", "float32", "float32"),
+        (tensors.Y, "promoted", "float16", "float16"),
+        (tensors.Y, None, "float32", "float16"),
+        (tensors.gradient(tensors.MODULATION[0]), None, "float32", "float32"),
+    ],
+)
+def test_cos_and_the_like_promote_y_as_a_weight_does(tensor, output, other_dtype, expected):
+    assert promises.output_dtype(tensor, Contract(output=output), "float16", None, other_dtype) == expected
+
+
+@pytest.mark.parametrize(
     ("tensor", "contract", "weight_dtype", "expected"),
     [
         (tensors.Y, Contract(output="promoted"), None, "float16"),

@@ -54,17 +54,20 @@ def _lost_below(form: Format) -> float:
     return float(form.ulp(0.0)) / 2
 
 
-def output_dtype(tensor: Tensor, contract: Contract, dtype: str, weight_dtype: str | None = None) -> str:
-    """Return the type of an output, given the types of x and weight."""
+def output_dtype(
+    tensor: Tensor, contract: Contract, dtype: str, weight_dtype: str | None = None, other_dtype: str | None = None
+) -> str:
+    """Return the type of an output, given the types of x, of weight, and of cos and the like."""
     if tensor.extent == "statistic" and tensor.dtype == "float32":
         return dtype if contract.stats == "x" else contract.stats
     output = contract.output
     if output == "promoted":  # x and a weight of another 16-bit type make y float32
-        output = "float32" if tensor.name == "y" and weight_dtype not in (None, dtype) else None
+        alike = {weight_dtype, other_dtype} <= {None, dtype}
+        output = "float32" if tensor.name == "y" and not alike else None
     promised = {"y": output, "dx": output, "dresidual": output}
     if tensor.dtype == "weight" and tensor.name.startswith("d"):
         promised[tensor.name] = contract.weight_grad
-    return promised.get(tensor.name) or tensor.among(dtype, weight_dtype)
+    return promised.get(tensor.name) or tensor.among(dtype, weight_dtype, other_dtype)
 
 
 def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:

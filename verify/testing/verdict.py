@@ -132,5 +132,7 @@ def _case(call: Call) -> str:
     spec = call.spec
     words = [f"{call.op.name}, x {'×'.join(map(str, spec.shape))} {spec.dtype}"]
     words += [f"weight {spec.weight_dtype}"] * (spec.weight_dtype is not None)
+    others = next((t.name for t in call.op.inputs if t.dtype == "other"), "")
+    words += [f"{others} {spec.other_dtype}"] * (spec.other_dtype is not None)
     words += [f"{name} {getattr(spec, name)}" for name in call.op.attrs if name != "normalized_shape"]
     return ", ".join(words)
