@@ -50,7 +50,10 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "checks.relations.rerun": (*MIRROR, *PINNED, "checks/test_determinism.py"),
     "checks.relations.two_runs": ("checks/relations/test_rerun.py", EXAMPLES, *PINNED, "checks/test_determinism.py"),
     "checks.relations.second_order": (*MIRROR, "checks/test_autograd.py"),
-    "checks.relations.stages": (*MIRROR, *PINNED, "checks/test_chains.py", "checks/test_identities.py"),
+    "checks.relations.stages": (
+        *(*MIRROR, *PINNED),
+        *("checks/test_chains.py", "checks/test_identities.py", "checks/test_modules_in_turn.py"),
+    ),
     "checks.relations.symmetries": (*MIRROR, *PINNED, "checks/test_identities.py"),
     "checks.relations.wrapping": (*MIRROR, "checks/test_modes.py"),
     "loading.argument_names": (*MIRROR, "loading/test_bind.py"),

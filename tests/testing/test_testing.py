@@ -499,6 +499,8 @@ def test_gates_and_modulations_and_chains_as_text():
     x16, scale32 = torch.ones(2, 3, 8).bfloat16(), scale * 1.0
     y16 = (torch.rsqrt(torch.tensor(1 + EPS)) * (1 + scale32[:, None]) + shift[:, None]).expand(2, 3, 8).bfloat16()
     assert_norm_close(y16, "rmsnorm | modulate", x16, None, scale32, shift, eps=EPS)
+    y32 = torch.rsqrt(torch.tensor(1 + EPS)) * (1 + scale32[:, None]) + shift[:, None].expand(2, 3, 8)
+    assert_norm_close(y32, "rmsnorm | modulate", x16, None, scale32, shift, eps=EPS)  # as torch promotes it
     with pytest.raises(AssertionError, match="x 2×3×8 bfloat16, scale float32"):
         assert_norm_close(shifted, "rmsnorm | modulate", x16, None, scale32, shift, eps=EPS)
     with pytest.raises(Exception, match=re.escape("shift: expected float32, got bfloat16")):

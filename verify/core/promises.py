@@ -1,5 +1,6 @@
 """What a contract promises, in numbers: the arithmetic of a bound, the types of outputs, and how values are rounded."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,8 @@ import numpy as np
 from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS, Format
 from verify_norm.core.op import Tensor
+from verify_norm.core.run import Expected
+from verify_norm.core.spec import CaseSpec
 from verify_norm.reference.arithmetic import Arithmetic
 
 
@@ -68,6 +71,15 @@ def output_dtype(
     if tensor.dtype == "weight" and tensor.name.startswith("d"):
         promised[tensor.name] = contract.weight_grad
     return promised.get(tensor.name) or tensor.among(dtype, weight_dtype, other_dtype)
+
+
+def promoted(y: Expected, got: str, contract: Contract, spec: CaseSpec) -> Expected:
+    """Return y's truth with the type that a kernel's y has, where that is right too, else as it is.
+
+    Beside cos or a scale in float32 a kernel may keep the type of x, or return what torch promotes the two types to.
+    """
+    either = contract.output is None and spec.other_dtype is not None and y.dtype == spec.dtype
+    return replace(y, dtype=got) if either and got == spec.other_dtype else y
 
 
 def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:

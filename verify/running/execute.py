@@ -4,12 +4,14 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from verify_norm.cases import contents, make, transfer
-from verify_norm.core import judge
+from verify_norm.core import judge, promises
+from verify_norm.core.contract import Contract
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Called, Case, Output, Run
 from verify_norm.running import argument_writes, guards, packed
@@ -50,6 +52,7 @@ def execute(
         damage = (*arguments.damage(writable(kernel, case)), *called.damage)
         values = _values(called, case, kernel)
         seconds = clock() - started
+        case = _promoted(case, kernel.contract, values)
         judged = {name: _judged(output, case, name) for name, output in values.items()}
         return Run(
             kernel,
@@ -79,7 +82,9 @@ def results(kernel: Kernel, case: Case, within: AbstractContextManager[Any] | No
         called = call_here(kernel, case, without_guards, restoring_judge(gpu=device.type == "cuda"), observing=False)
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, limits=called.limits)
-        judged = {name: _judged(output, case, name) for name, output in _values(called, case, kernel).items()}
+        values = _values(called, case, kernel)
+        case = _promoted(case, kernel.contract, values)
+        judged = {name: _judged(output, case, name) for name, output in values.items()}
         return Run(kernel, case, judged, returned=_present(called.outputs))
 
 
@@ -109,6 +114,14 @@ def _values(called: Called, case: Case, kernel: Kernel) -> dict[str, Output | No
     arrays = transfer.values(tensors) if judge is None else [contents.to_float64(tensor, judge) for tensor in tensors]
     read = {name: Output(dtype, got.shape, got, None) for name, dtype, got in zip(present, types, arrays, strict=True)}
     return {name: read.get(name) for name in outputs}
+
+
+def _promoted(case: Case, contract: Contract, outputs: Mapping[str, Output | None]) -> Case:
+    """Return the case whose y has the type that the kernel's has, where two types are right."""
+    y, expected = outputs.get("y"), case.expected.get("y")
+    if y is None or expected is None:
+        return case
+    return replace(case, expected={**case.expected, "y": promises.promoted(expected, y.dtype, contract, case.spec)})
 
 
 def _judged(output: Output | None, case: Case, name: str) -> Output | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from verify_norm.cases import make
-from verify_norm.core import contract_fields, geometry, judge
+from verify_norm.core import contract_fields, geometry, judge, promises
 from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.excess import element, excess, unlike
@@ -75,7 +75,10 @@ def of(call: Call, passed: Mapping[str, Values | None], contract: Contract, chec
 
 def _problems(call: Call, passed: Mapping[str, Values | None], contract: Contract, check_dtype: bool) -> Iterator[str]:
     """Yield what is wrong with each output, a text of some lines."""
-    expected = truths(call, contract)
+    expected = dict(truths(call, contract))
+    y, of_y = passed.get("y"), expected.get("y")
+    if y is not None and of_y is not None:
+        expected["y"] = promises.promoted(of_y, y.dtype, contract, call.spec)
     for name, output in judged(call, passed, expected, contract, check_dtype=check_dtype).items():
         truth, one = expected[name], passed[name]
         told = list(_wrong(call, name, output, truth, contract))
