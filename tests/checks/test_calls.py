@@ -643,6 +643,20 @@ class Grown(Held):
         return self.kept[: x.numel()].copy_(x.flatten()).reshape(x.shape).clone()
 
 
+class Frozen(torch.nn.Module):
+    """Its weight and bias are buffers, which nothing trains."""
+
+    def __init__(self, normalized_shape, eps=1e-5):
+        super().__init__()
+        self.normalized_shape, self.eps = tuple(normalized_shape), eps
+        self.register_buffer("weight", torch.ones(self.normalized_shape))
+        self.register_buffer("bias", torch.zeros(self.normalized_shape))
+
+    def forward(self, x):
+        time.sleep(0.002)
+        return right(x, self.weight, self.bias, self.eps, self.normalized_shape)[0]
+
+
 class GrownRight(Grown):
     wrong = False
 
@@ -726,7 +740,7 @@ def test_what_one_instance_of_a_module_keeps(module, way, inferring, words, name
 def test_right_modules_that_keep_what_they_may(way):
     batched = CaseSpec((3, 4, 5))
     for inferring in (False, True):
-        for module in (torch.nn.LayerNorm, ConvertedForEvaluationRight, GrownRight):
+        for module in (torch.nn.LayerNorm, ConvertedForEvaluationRight, GrownRight, Frozen):
             if module is not GrownRight or way != "threads":  # its buffer is for one thread
                 assert said(of(module), way, ROWS, inferring) == {}
         for spec in (batched, replace(batched, training=False), replace(batched, dtype="bfloat16")):

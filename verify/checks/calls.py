@@ -246,6 +246,7 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
         return held(case) if shared else execute(run.kernel, case)
 
     call({})  # writes the parameters
+    shared = shared and not held.instance.replaces
     start = Barrier(2)
 
     def calls_of_thread(values: Exact) -> list[Run]:

@@ -30,12 +30,13 @@ class Instance:
 
     It has one module for each way to construct it; a module that a user names is copied, so that it stays as it is.
     Without `writes` the call's own tensors replace the parameters, for example where one requires a gradient: what the
-    graph of an earlier call has saved stays as it is.
+    graph of an earlier call has saved stays as it is. `replaces` says whether a call has done so, with buffers too.
     """
 
     turn: int = 0
     writes: bool = True
     modules: dict[str, nn.Module] = field(default_factory=dict)
+    replaces: bool = False
 
     def serving(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with this instance wherever it calls a module."""

@@ -82,6 +82,8 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
             own = dict(used.named_parameters())
             instance.write(used, {key: tensor for key, tensor in tensors.items() if key in own})
             tensors = {key: tensor for key, tensor in tensors.items() if key not in own}
+        if instance is not None and tensors:
+            instance.replaces = True
         was, evaluated, changes = used.training, module_calls.evaluated(), module_calls.changes()
         training = given.get("training", True) and evaluated is None
         if evaluated is not None:
