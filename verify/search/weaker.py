@@ -17,6 +17,7 @@ Candidate = tuple[Known, dict[str, Any]]  # with the fields that it changes of t
 FREE = frozenset(("inplace", "output", "weight_grad", "saturate", "scale_floor", "e8m0", "packing", "deterministic"))
 # Fields that replace a requirement by another one: a result that was right may be wrong under them.
 INSTEAD = frozenset(("output", "weight_grad", "stats", "saturate", "scale_floor", "e8m0", "packing"))
+HALF = "bf16"  # products that lose more of a sum over rows than terms of the type of x do
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,22 @@ class Weaker:
         return [(known, fields) for known, fields in self._changing(WEAKER) if fields.keys() <= FREE]
 
     def costly(self) -> list[Candidate]:
-        """Return the others by what they allow, then the names of libraries; none that allows an output no more.
+        """Return the others by what they allow, then the names of libraries, then coarse products, then z=x with these.
 
-        Such a one could only keep checks from looking.
+        None allows an output no more: such a one could only keep checks from looking.
         """
         found = [(known, fields) for known, fields in self._changing(WEAKER) if not fields.keys() <= FREE]
         found.sort(key=self._printed_gain)  # a tie by WEAKER
         found += self._changing(NAMES.values())
+        found.sort(key=lambda one: one[1].get("products") == HALF)  # it would take what a name says for its own
+        found += self._in_turn(found)
         return [(known, fields) for known, fields in found if self.allowance(fields).loses]
+
+    def _in_turn(self, found: list[Candidate]) -> list[Candidate]:
+        """Return those of a norm that rounds its result, where others work on it in turn: z=x with one more each."""
+        rounds = [(known, fields) for known, fields in found if fields == {"z": "x"}]
+        others = [(known, fields) for known, fields in found if not {"z", "products"} & fields.keys()]
+        return [both(one, other) for one in rounds for other in others]
 
     def allowance(self, fields: dict[str, Any]) -> Allowance:
         """Return what a typical case allows in the type, and for the call in the output, that gains most."""
