@@ -28,3 +28,7 @@ def test_what_transformer_engine_calls_a_gradient_is_dy():
 def test_what_diffusers_calls_a_modulation():
     offered = ("x", "scale", "shift")
     assert [meant(name, offered) for name in ("shift_msa", "scale_mlp", "scale_msa")] == ["shift", "scale", "scale"]
+
+
+def test_what_vllm_and_megatron_call_eps():
+    assert {meant(name, ("x", "eps")) for name in ("var_epsilon", "layernorm_epsilon", "rms_norm_eps")} == {"eps"}

@@ -516,8 +516,8 @@ def explained_where(kept, kernel, wrong):
     return group(kernel, [wrong], judge=judge, output=wrong.output).diagnosis().contract
 
 
-def test_what_a_library_is_known_for_goes_before_products_in_bfloat16():
-    """LlamaRMSNorm has no matrix product, but these allow its dweight less than terms of the type of x do."""
+def test_where_16_bits_alone_fail_matrix_products_come_last():
+    """LlamaRMSNorm has none, but these allow its dweight less than terms of the type of x do."""
     backward, wrong = of(print, "rmsnorm_bwd"), finding(output="dweight")
     in_half = lambda contract: contract.products == "bf16"  # noqa: E731
     llama = lambda contract: (contract.xhat, contract.partials) == ("x", "x")  # noqa: E731

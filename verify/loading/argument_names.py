@@ -27,7 +27,8 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "scale_ub": "scale_upper_bound ub",
         "cos": "cos_cache cosine freqs_cos cos_table",
         "sin": "sin_cache sine freqs_sin sin_table",
-        "eps": "epsilon variance_epsilon norm_eps layer_norm_eps layer_norm_epsilon rms_norm_eps",
+        "eps": "epsilon variance_epsilon variance_eps var_epsilon var_eps norm_eps norm_epsilon layer_norm_eps "
+        "layer_norm_epsilon layernorm_eps layernorm_epsilon ln_eps rms_norm_eps rms_norm_epsilon rmsnorm_eps rms_eps",
         "variance_size": "variance_size_override var_hidden_size partial_size",
         "dropout_p": "p drop_p dropout dropout_rate p_dropout",
         "num_groups": "G groups n_groups ngroups num_group",

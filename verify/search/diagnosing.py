@@ -4,7 +4,7 @@ A weaker contract explains an output if under it the checks find nothing about t
 cases, in others that failed, and in fresh random ones, so that it excuses no bug by luck. At least one check that found
 something has to look again, at the same element and in the same ways: a contract under which nothing is judged explains
 nothing. First come the fields that cost no accuracy, then the others by what they allow the output in a typical case,
-then the names that stand for libraries, then coarse products, then one of these where results between two operations
+then the names that stand for libraries, then doubtful products, then one of these where results between two operations
 are rounded too, then one of these with a field that costs nothing, such as an overwritten input. What explains one
 output is tried first on the next: the user declares all of it.
 """

@@ -9,7 +9,7 @@ from verify_norm.core import contract_fields
 from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import Allowance
 from verify_norm.core.kernel import Kernel
-from verify_norm.core.known import NAMES, WEAKER, Known, joined, write
+from verify_norm.core.known import NAMES, WEAKER, Known, doubtful, joined, write
 from verify_norm.core.ops import OPS
 
 Candidate = tuple[Known, dict[str, Any]]  # with the fields that it changes of the kernel's own contract
@@ -17,7 +17,6 @@ Candidate = tuple[Known, dict[str, Any]]  # with the fields that it changes of t
 FREE = frozenset(("inplace", "output", "weight_grad", "saturate", "scale_floor", "e8m0", "packing", "deterministic"))
 # Fields that replace a requirement by another one: a result that was right may be wrong under them.
 INSTEAD = frozenset(("output", "weight_grad", "stats", "saturate", "scale_floor", "e8m0", "packing"))
-HALF = "bf16"  # products that lose more of a sum over rows than terms of the type of x do
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +48,14 @@ class Weaker:
         return [(known, fields) for known, fields in self._changing(WEAKER) if fields.keys() <= FREE]
 
     def costly(self) -> list[Candidate]:
-        """Return the others by what they allow, then the names of libraries, then coarse products, then z=x with these.
+        """Return the others by what they allow, then names of libraries, then doubtful products, then z=x with these.
 
         None allows an output no more: such a one could only keep checks from looking.
         """
         found = [(known, fields) for known, fields in self._changing(WEAKER) if not fields.keys() <= FREE]
         found.sort(key=self._printed_gain)  # a tie by WEAKER
         found += self._changing(NAMES.values())
-        found.sort(key=lambda one: one[1].get("products") == HALF)  # it would take what a name says for its own
+        found.sort(key=lambda one: doubtful(one[1], dict(self.types)))
         found += self._in_turn(found)
         return [(known, fields) for known, fields in found if self.allowance(fields).loses]
 
