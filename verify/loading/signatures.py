@@ -22,7 +22,8 @@ def signature(function: Any, name: str) -> list[inspect.Parameter]:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{name} has no signature to bind arguments by: {error}") from error
+        around = "name a function of Python around it, such as def norm(x, weight, eps)"
+        raise UsageError(f"{name} has no signature to bind arguments by; {around}") from error
     if parameters and hasattr(function, "registry") and hasattr(function, "dispatch"):
         # functools.singledispatch chooses by the type of the first argument that is given by position
         parameters[0] = parameters[0].replace(kind=inspect.Parameter.POSITIONAL_ONLY)
