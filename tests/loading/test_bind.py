@@ -108,6 +108,10 @@ def test_a_size_or_a_number_is_what_its_annotation_says():
     assert (type(size), size, type(eps), eps.item()) == (torch.Size, (2, 3), torch.Tensor, 0.25)
     assert taken(unions) == [[2, 3], 0.25]
 
+    def scaled(x, scale: torch.Tensor): ...
+
+    assert bound(scaled, op=OPS["rmsnorm_fp8_fwd"]).arguments[1].form is None
+
 
 def test_positional_arguments_and_stars():
     def only(x, w, /, *, epsilon):
@@ -208,6 +212,9 @@ def test_outputs_to_write_into():
                      "normalized_shape, features; f takes x, weight, gate"),
         ("gates=gate", "--bind gates=gate: unknown input gates; layernorm_fwd offers x, "),
         ("mode=3", "--bind mode=3: unknown argument mode; layernorm_fwd offers x, "),
+        ("gate=llama", "--bind gate=llama: unknown input gate; a text needs quotes, which a shell removes: "
+                       "--bind 'gate=\"llama\"'"),
+        ("gate=bias", "--bind gate=bias: unknown input gate; the operator's name stands first: --bind bias=gate"),
         ('eps="a"', "--bind eps='a': eps: expected a finite number of 0 or more, got 'a'"),
         ("epsilon=-1", "--bind epsilon=-1: eps: expected a finite number of 0 or more, got -1"),
         ("eps=1e999", "--bind eps=inf: eps: expected a finite number of 0 or more, got inf"),

@@ -224,7 +224,8 @@ def _validate(
     lists = f"{op.name} offers {', '.join((*offered, *outputs))}; {candidate.name} takes {', '.join(takes)}"
     for ours, theirs in candidate.option.names.items():
         if ours not in (*offered, *outputs, *elsewhere):
-            raise UsageError(f"--bind {ours}={theirs}: unknown input {ours}; {lists}")
+            meant_by = _meant_by(ours, theirs, takes, offered)
+            raise UsageError(f"--bind {ours}={theirs}: unknown input {ours}; {meant_by or lists}")
         if theirs not in (*takes, *elsewhere) and not rest:
             raise UsageError(f"--bind {ours}={theirs}: unknown argument {theirs}; {lists}")
     for key, value in candidate.option.constants.items():
@@ -237,6 +238,15 @@ def _validate(
 
 def _formed(form: Callable[[Any], Any] | None, value: Any) -> Any:
     return value if form is None or value is None or isinstance(value, torch.Tensor) else form(value)
+
+
+def _meant_by(ours: str, theirs: str, takes: Collection[str], offered: Collection[str]) -> str:
+    """Return the --bind that is meant where an argument of the callable stands first; "" if it is none of these."""
+    if ours not in takes:
+        return ""
+    if theirs in offered:
+        return f"the operator's name stands first: --bind {theirs}={ours}"
+    return f"a text needs quotes, which a shell removes: --bind '{ours}=\"{theirs}\"'"
 
 
 def _taken(arguments: Iterable[Argument]) -> list[str]:

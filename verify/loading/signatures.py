@@ -62,7 +62,8 @@ def form_of(annotation: Any, source: str) -> Callable[[Any], Any] | None:
     kind = re.split(r"[\[ ]", words.removeprefix("torch.").removeprefix("typing."))[0]
     if source == "normalized_shape":
         return {"list": list, "List": list, "Size": torch.Size}.get(kind)
-    return _number if source in NUMBERS and kind == "Tensor" and "|" not in words else None
+    is_number = source in NUMBERS and source != "scale"  # which each operator has as a tensor
+    return _number if is_number and kind == "Tensor" and "|" not in words else None
 
 
 def _number(value: float) -> torch.Tensor:
