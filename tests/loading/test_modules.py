@@ -210,6 +210,31 @@ def test_a_size_of_none_stays_where_another_argument_is_the_size():
     assert load_directions(Sized, "layernorm_fwd")
 
 
+class Around(nn.Module):
+    """A module around a norm of torch, whose eps is its own."""
+
+    def __init__(self, normalized_shape):
+        super().__init__()
+        self.first, self.norm = nn.Identity(), nn.LayerNorm(normalized_shape, eps=1e-3)
+
+    def forward(self, x):
+        return self.norm(self.first(x))
+
+
+class AroundTwo(Around):
+    def __init__(self, normalized_shape):
+        super().__init__(normalized_shape)
+        self.second = nn.LayerNorm(8, eps=1e-6, elementwise_affine=False)
+
+
+def test_eps_is_that_of_the_norm_inside():
+    (kernel,) = load_directions(Around, "layernorm_fwd")
+    assert kernel.fitted(CaseSpec((4, 8))).eps == 1e-3
+    assert set().union(*both(Around, CaseSpec((4, 8)), "layernorm").values()) == set()
+    with pytest.raises(UsageError, match="no attribute for eps"):
+        load_directions(AroundTwo, "layernorm_fwd")
+
+
 class OfBuffers(nn.Module):
     """Its eps is a buffer, which a model in bfloat16 rounds."""
 
