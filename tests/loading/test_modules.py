@@ -235,6 +235,22 @@ def test_eps_is_that_of_the_norm_inside():
         load_directions(AroundTwo, "layernorm_fwd")
 
 
+class AroundInstances(nn.Module):
+    def __init__(self, num_features):
+        super().__init__()
+        self.norm = nn.InstanceNorm2d(num_features)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def test_the_ranks_of_a_norm_inside_are_those_of_the_module():
+    (kernel,) = load_directions(AroundInstances, "instancenorm_fwd")
+    assert [len(kernel.fitted(CaseSpec(shape)).shape) for shape in ((2, 3, 4), (2, 3, 4, 5), (2, 3, 4, 5, 6))] == [
+        4
+    ] * 3
+
+
 class OfBuffers(nn.Module):
     """Its eps is a buffer, which a model in bfloat16 rounds."""
 

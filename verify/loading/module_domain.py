@@ -101,14 +101,17 @@ def _of_parts(module: nn.Module, op: Op) -> dict[str, Any]:
 
 
 def _ranks(module: nn.Module, op: Op) -> tuple[int, ...]:
-    """Return the ranks of x that the name of a class as BatchNorm2d allows; any rank if empty."""
-    name = type(module).__name__
-    digit = re.search(r"([123])d$", name, re.IGNORECASE)
-    if digit is None or op.view == "rows":
-        return ()
-    if "Instance" in name and digit.group(1) == "1":
-        return (3,)  # two dimensions are one sample without a batch
-    return RANKS[digit.group(1)]
+    """Return the ranks of x that the name of a class as BatchNorm2d allows, also of torch's inside; any rank if empty.
+
+    An InstanceNorm2d takes three dimensions for one sample without a batch.
+    """
+    inside = (part for part in module.modules() if isinstance(part, nn.modules.batchnorm._NormBase))
+    for name in (type(part).__name__ for part in (module, *inside)):
+        digit = re.search(r"([123])d$", name, re.IGNORECASE)
+        if digit is not None and op.view != "rows":
+            alone = "Instance" in name and digit.group(1) == "1"  # two dimensions are one sample without a batch
+            return (3,) if alone else RANKS[digit.group(1)]
+    return ()
 
 
 def _affine(module: nn.Module, name: str, roles: Mapping[str, str], own: Mapping[str, Any]) -> tuple[int, ...]:
