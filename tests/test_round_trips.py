@@ -37,7 +37,10 @@ few = settings(max_examples=4, deadline=None, derandomize=True, database=None, p
                suppress_health_check=list(HealthCheck))  # fmt: skip
 SCHEMA = {(cls, "schema"): st.just(results.SCHEMA) for cls in (Report, Audit)}  # no other one is read
 NAMES = {  # fields whose values `read_spec` holds to a list
-    **{(CaseSpec, name): st.sampled_from(FLOATS).filter("float32".__ne__) for name in ("dtype", "weight_dtype")},
+    **{
+        (CaseSpec, name): st.sampled_from(FLOATS).filter("float32".__ne__)
+        for name in ("dtype", "weight_dtype", "other_dtype")
+    },
     **{(CaseSpec, name): st.sampled_from(LAYOUTS[1:]) for name in get_type_hints(CaseSpec) if "_layout" in name},
     (CaseSpec, "data"): st.sampled_from(FAMILIES[1:]),
     (CaseSpec, "dy_data"): st.sampled_from(COTANGENTS[1:]),

@@ -22,7 +22,8 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.equality import pair
 from verify_norm.loading.returned import RefusedError
 from verify_norm.running import captures, delayed_inputs, environment, guards, surroundings
-from verify_norm.running.execute import Clock, execute
+from verify_norm.running.clock import Clock
+from verify_norm.running.execute import execute
 from verify_norm.search.examine import examine, examine_in
 from verify_norm.search.examined import NO_ROOM, Examined
 from verify_norm.validation import zoo

@@ -109,6 +109,18 @@ ALLOWED: tuple[Example, ...] = (
         ("U61_gate_behind", "the gradients of modules in turn, declared", "torch's autograd"),
         contract=Contract(z="x"),
     ),
+    *_right(
+        "in_turn",
+        "modulate_rmsnorm_bwd",
+        ("U62_modulation_behind", "y has the type to which torch promotes x and a float32 scale", "diffusers"),
+        contract=Contract(z="x"),
+    ),
+    *_right(
+        "in_turn",
+        "qk_norm_rope_fwd",
+        ("U63_rotation_behind", "the same with cos and sin in float32", "transformers' apply_rotary_pos_emb"),
+        contract=Contract(z="x"),
+    ),
     *_right("custom", "rmsnorm_fwd", ("U31_operator", "an operator of torch.library", "vLLM")),
     *_right(
         "habits",

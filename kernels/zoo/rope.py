@@ -53,6 +53,11 @@ def all_of_the_row(x, weight, cos, sin, eps, weight_offset, normalized_shape):
     return _rope(x, weight, *wide, eps, weight_offset, normalized_shape)
 
 
+def rounded_tables(x, weight, cos, sin, eps, weight_offset, normalized_shape):
+    """Cos and sin are rounded to the type of x."""
+    return _rope(x, weight, cos.to(x.dtype), sin.to(x.dtype), eps, weight_offset, normalized_shape)
+
+
 def before_the_norm(x, weight, cos, sin, eps, weight_offset, normalized_shape):
     """The heads are rotated, then normalized: the norm is kept, but each weight meets another element."""
     z, _ = _rope(x.float(), None, cos.float(), sin.float(), 1.0, 0.0, normalized_shape)

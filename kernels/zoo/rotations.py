@@ -39,6 +39,15 @@ ROTATIONS: tuple[Example, ...] = (
         outputs=("y",),
     ),
     _wrong(
+        "B90_rounded_tables",
+        FORWARD,
+        "rope:rounded_tables",
+        "dtype",
+        "cos and sin in float32 are rounded to the type of x",
+        "transformers' rotary embeddings return them in the type of x",
+        outputs=("y",),
+    ),
+    _wrong(
         "B18_sign_of_sin",
         FORWARD,
         "rope:sign_of_sin",

@@ -25,10 +25,10 @@ AXES = {
     "partial_rmsnorm_fwd": f"{ROWS}, weight_offset, {DATA}, variance_size, x_layout, weight_layout",
     "dropout_add_rmsnorm_bwd": f"{ROWS}, dresidual_out, weight_offset, {OF_DY}, dropout_p, dy_layout, "
     "dresidual_out_layout, residual_out_layout, mask_layout, weight_layout, alias",
-    "qk_norm_rope_fwd": f"{ROWS}, weight_offset, {DATA}, rotary, x_layout, weight_layout, cos_layout, sin_layout"
-    ", alias",
-    "modulate_rmsnorm_fwd": f"{ROWS}, weight_offset, {DATA}, modulation, x_layout, weight_layout, scale_layout, "
-    "shift_layout, alias",
+    "qk_norm_rope_fwd": f"{ROWS}, type of other inputs, weight_offset, {DATA}, rotary, x_layout, weight_layout, "
+    "cos_layout, sin_layout, alias",
+    "modulate_rmsnorm_fwd": f"{ROWS}, type of other inputs, weight_offset, {DATA}, modulation, x_layout, "
+    "weight_layout, scale_layout, shift_layout, alias",
     "rmsnorm_fp8_fwd": f"{ROWS}, weight_offset, {DATA}, scale, x_layout, weight_layout",
     "groupnorm_bwd": f"{GROUPS}, bias, {OF_DY}, dy_layout, x_layout, weight_layout, bias_layout, alias",
     "batchnorm_fwd": f"{CHANNELS}, bias, statistics, {DATA}, momentum, x_layout, weight_layout, bias_layout, {RUNNING}"
@@ -43,7 +43,9 @@ USUAL = {
     "groups": CaseSpec((2, 6, 5, 3, 4), dtype="float16"),
     "channels": CaseSpec((2, 6, 5, 3, 4), dtype="float16"),
 }
-BESIDE_OTHERS = ("scale_layout", "shift_layout", "cos_layout", "sin_layout", "type of weights")  # and depend on more
+BESIDE_OTHERS = (  # and depend on more
+    *("scale_layout", "shift_layout", "cos_layout", "sin_layout", "type of weights", "type of other inputs"),
+)
 
 
 def usual(op):
@@ -142,6 +144,20 @@ def test_one_to_three_dimensions_are_normalized():
 )
 def test_an_option_has_these_values(op, name, fields):
     assert [way for ways_ in axis(op, name).choices.values() for way in ways_] == list(fields.values())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "others", "name"),
+    [
+        ("bfloat16", None, "others of x's type"),
+        ("float32", "float32", "others of x's type"),
+        ("float16", "float32", "float32 others"),
+    ],
+)
+def test_cos_and_the_like_may_be_float32(dtype, others, name):
+    types = axis("qk_norm_rope_fwd", "type of other inputs")
+    assert types.read(CaseSpec((2, 3), dtype, other_dtype=others)) == name
+    assert types.choices[name] == ([{"other_dtype": "float32"}] if name.startswith("float32") else [{}])
 
 
 @pytest.mark.parametrize(

@@ -423,6 +423,15 @@ def test_a_modulation_without_weight_and_bias_has_many_tokens_a_sample_in_every_
     assert {spec.dtype for spec in some if spec.shape[1] > 1024} == set(DTYPES)
 
 
+def test_tables_and_modulations_in_float32_are_among_the_first_cases_of_narrow_types():
+    for op in ("qk_norm_rope_fwd", "qk_norm_rope_bwd", "modulate_layernorm_fwd", "modulate_rmsnorm_bwd"):
+        first = corners.corners(OPS[op], DTYPES)[:24]
+        assert {(s.dtype, s.other_dtype) for s in first if s.dtype != "float32"} == {
+            (dtype, other) for dtype in ("float16", "bfloat16") for other in (None, "float32")
+        }
+    assert all(spec.other_dtype is None for spec in corners.corners(OPS["layernorm_fwd"], DTYPES))
+
+
 def test_a_dropout_of_one_half_is_among_the_corners_of_every_type():
     table = corners.corners(OPS["dropout_add_rmsnorm_fwd"], DTYPES)
     assert {spec.dtype for spec in table if spec.dropout_p == 0.5} == set(DTYPES)

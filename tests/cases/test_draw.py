@@ -267,8 +267,20 @@ def test_weights_are_of_all_magnitudes_where_the_case_says():
 
 @pytest.mark.parametrize("fields", [{"dtype": "float16"}, {"weight_dtype": "float16"}])
 def test_weights_beside_float16_do_not_overflow_it(fields):
-    wide, usual = (made("rmsnorm_fwd", shape=(2, 900), weight_data=data, **fields) for data in ("wide", "random"))
+    wide, usual = (made("rmsnorm_bwd", shape=(2, 900), weight_data=data, **fields) for data in ("wide", "random"))
     assert set(np.log2(wide.exact["weight"] / usual.exact["weight"]).flat) == set(range(-10, 11))
+
+
+@pytest.mark.parametrize("weight_dtype", [None, "float32"])
+def test_some_results_overflow_float16(weight_dtype):
+    case = made("rmsnorm_fwd", dtype="float16", weight_dtype=weight_dtype, shape=(4, 900), weight_data="wide")
+    large = np.abs(case.exact["weight"]) > 2.0**12
+    assert large.nonzero()[0].tolist() == list(range(5, 900, 16))
+    beyond = np.abs(case.expected["y"].value) > 65504
+    assert 0.1 < beyond[:, large].mean() < 0.6
+    assert not beyond[:, ~large].any()
+    of_few_bits = made("rmsnorm_quant_fwd", dtype="float16", shape=(4, 900), weight_data="wide")
+    assert np.abs(of_few_bits.exact["weight"]).max() < 2.0**13
 
 
 @pytest.mark.parametrize("weight_data", WEIGHTS)

@@ -115,6 +115,11 @@ def small_weights_flushed(x, weight, bias, eps, normalized_shape):
     return layernorm()(x, weight.where(weight.abs() > 2**-3, 0), bias, eps, normalized_shape)
 
 
+def saturated(x, weight, bias, eps, normalized_shape):
+    y, *kept = layernorm()(x.float(), weight.float(), bias.float(), eps, normalized_shape)
+    return y.clamp(-65504, 65504).to(x.dtype), *kept
+
+
 def overflowing_silu(x, weight, eps, normalized_shape, weight_offset):
     z, rstd = rmsnorm()(x.float(), weight, eps, normalized_shape, weight_offset)
     return (z * z.exp() / (1 + z.exp())).to(x.dtype), rstd
@@ -235,6 +240,7 @@ WRONG = [  # a kernel, its operator, the case, what is off in it, and the case w
     (a_row_of_nan_is_padding, "layernorm_fwd", {"special": "nan", "special_at": "row"}, "y", {"special_at": "rows"}),
     (weights_within_16, "layernorm_fwd", {"weight_data": "wide"}, "y", {"weight_data": "random"}),
     (small_weights_flushed, "layernorm_fwd", {"weight_data": "wide"}, "y", {"weight_data": "random"}),
+    (saturated, "layernorm_fwd", {"weight_data": "wide", "dtype": "float16"}, "y", {"weight_data": "random"}),
     (overflowing_silu, "rmsnorm_silu_fwd", {"weight_data": "wide"}, "y", {"weight_data": "random"}),
     (gate_once, "gated_rmsnorm_fwd", {"alias": "x:gate"}, "y", {"alias": ""}),
     (

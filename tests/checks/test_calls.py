@@ -601,7 +601,7 @@ class View(Held):
 
 
 class ConvertedForEvaluation(Held):
-    """It converts its weight in evaluation, and drops that where training goes on."""
+    """It converts its weight in evaluation, and drops that where training goes on, not where a state is loaded."""
 
     def train(self, mode=True):
         self.kept = None
@@ -609,6 +609,12 @@ class ConvertedForEvaluation(Held):
 
     def held(self):
         return self.weight if self.training else Converted.held(self)
+
+
+class ConvertedForEvaluationRight(ConvertedForEvaluation):
+    def _load_from_state_dict(self, *args):
+        self.kept = None
+        super()._load_from_state_dict(*args)
 
 
 class ConvertedOfEvaluation(ConvertedForEvaluation):
@@ -699,6 +705,7 @@ def of(module, op="layernorm_fwd"):
         (View, "parameters", False, "written as a new nn.Parameter"),
         (ConvertedInInference, "parameters", True, "written in place"),
         (ConvertedOfEvaluation, "parameters", False, "between both the module is evaluated"),
+        (ConvertedForEvaluation, "parameters", True, "written by load_state_dict()"),
         (Grown, "between", False, "after a call of ("),
         (Grown, "values", False, "all tensors"),
         (Typed, "between", False, "float32 alone"),
@@ -719,7 +726,7 @@ def test_what_one_instance_of_a_module_keeps(module, way, inferring, words, name
 def test_right_modules_that_keep_what_they_may(way):
     batched = CaseSpec((3, 4, 5))
     for inferring in (False, True):
-        for module in (torch.nn.LayerNorm, ConvertedForEvaluation, GrownRight):
+        for module in (torch.nn.LayerNorm, ConvertedForEvaluationRight, GrownRight):
             if module is not GrownRight or way != "threads":  # its buffer is for one thread
                 assert said(of(module), way, ROWS, inferring) == {}
         for spec in (batched, replace(batched, training=False), replace(batched, dtype="bfloat16")):

@@ -24,6 +24,7 @@ SPECS = (
     CaseSpec((0, 8), seed=7, further=()),
     CaseSpec((3, 1), data="uneven", modulation="token", seed=8, further=LAWS),
     CaseSpec((4, 30), special="inf", seed=9, special_in="x", further=()),
+    CaseSpec((2, 3, 24), dtype="bfloat16", other_dtype="float32", seed=10, further=LAWS),
 )
 # Of kernels that differ from another in values alone: the first case runs again for those alone.
 OF_VALUES = (replace(SPECS[0], further=LAWS), *SPECS[1:])
@@ -81,6 +82,8 @@ def forward(name, how=""):
             m = m.bfloat16().to(kind) if how == "gate in bfloat16" else m
             m = torch.sigmoid(rows(gate, ns)) if how == "the other activation" else m
         else:
+            if how == "scale in the type of x":
+                scale = scale.to(x.dtype)
             m, t = wide(scale, x, ns, how) + (how != "1 left out"), wide(shift, x, ns, how)
             t = {"shift left out": 0.0 * t, "shift subtracted": -t}.get(how, t)
         if how == "folded":
@@ -334,6 +337,7 @@ HEADS = (
     CaseSpec((7,), rotary="half", seed=7, further=()),
     CaseSpec((3, 2, 9), special="inf", seed=8, further=()),
     CaseSpec((4, 2, 9), special="nan", special_at="last", seed=9, further=()),
+    CaseSpec((3, 2, 10), dtype="float16", other_dtype="float32", seed=10, further=LAWS),
 )
 WRONG = (
     *("interleaved_for_neox", "wrong_half", "all_of_the_row", "sign_of_sin", "position_of_the_neighbour"),
@@ -354,6 +358,25 @@ def test_a_rotation_in_interleaved_pairs_is_a_stage_of_its_own(findings):
     name = "rmsnorm | rotate(interleaved)_fwd"
     assert findings(Kernel("k", name, run=rope.interleaved_for_neox), HEADS) == {}
     assert ("accuracy", "y") in findings(Kernel("k", name, run=rope.rope), HEADS, "accuracy")
+
+
+def of_tables(how):
+    """A rotation whose tables are rounded to the type of x first, or read as if they had it."""
+
+    def run(x, weight, cos, sin, eps, weight_offset, normalized_shape):
+        half = cos.shape[-1]
+        cos, sin = (t.to(x.dtype) if how == "rounded" else t.contiguous().view(x.dtype)[..., :half] for t in (cos, sin))
+        return rope.rope(x, weight, cos, sin, eps, weight_offset, normalized_shape)
+
+    return run
+
+
+@pytest.mark.parametrize("how", ["rounded", "taken for those of x"])
+def test_tables_of_another_type_than_x(how, findings):
+    kernel = Kernel("k", "qk_norm_rope_fwd", run=of_tables(how))
+    alike = [spec for spec in HEADS if spec.other_dtype is None]
+    assert findings(kernel, alike, "accuracy") == {}
+    assert ("accuracy", "y") in findings(kernel, HEADS, "accuracy")
 
 
 @pytest.mark.parametrize(("how", "wrong"), [("rope_bwd", set()), ("turned_on", {"dx", "dweight"})])
@@ -406,7 +429,7 @@ FORWARD = {
     "layernorm | gate(gelu)": ("bias after", "gate not activated"),
     "modulate_layernorm": (
         *("1 left out", "shift left out", "shift subtracted", "sample of the row", "the next sample", "bias after"),
-        *("shift first",),
+        *("shift first", "scale in the type of x"),
     ),
     "modulate_rmsnorm": ("1 left out", "sample of the row"),
 }

@@ -459,10 +459,37 @@ class Untrained(torch.nn.RMSNorm):
         self.weight.requires_grad_(False)
 
 
+@pytest.mark.parametrize("op", ["rmsnorm_fwd", "rmsnorm_bwd"])
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_module_can_be_copied_after_a_call_in_training(op, detached):
+    class Keeping(torch.nn.RMSNorm):
+        def forward(self, x):
+            y = super().forward(x)
+            self.last = y.detach() if detached else y
+            return y
+
+    found = of_modules(Keeping, op)
+    assert [("copy.deepcopy of the module fails" in message) for message in found] == [True] * (not detached)
+
+
+class Zero(torch.nn.RMSNorm):
+    def reset_parameters(self):
+        torch.nn.init.zeros_(self.weight)
+
+
+def unsaved_statistics(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True):
+    torch.nn.BatchNorm2d.__init__(self, num_features, eps, momentum, affine, track_running_stats)
+    self._non_persistent_buffers_set |= {"running_mean", "running_var"} if track_running_stats else set()
+
+
 def test_what_new_modules_are():
     assert of_modules(Shared) == ["two new modules share one weight: each needs its own"]
     assert of_modules(Untrained) == ["a new module's weight requires no gradient, so it is not trained"]
     assert of_modules(torch.nn.RMSNorm) == []
+    unsaved = type("Unsaved", (torch.nn.BatchNorm2d,), {"__init__": unsaved_statistics})
+    (message,) = of_modules(unsaved, "batchnorm_fwd", replace(ROWS, shape=(2, 3, 4, 5)))
+    assert "state_dict lacks running_mean and running_var" in message
+    assert of_modules(Zero) == ["a new module's weight starts at 0, not at 1"]
     assert of_modules(torch.nn.BatchNorm2d, "batchnorm_fwd", replace(ROWS, shape=(2, 3, 4, 5))) == []
 
 

@@ -27,7 +27,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
-from verify_norm.running import argument_writes, execute
+from verify_norm.running import argument_writes, calling, execute
 from verify_norm.search.examine import examine
 from verify_norm.search.search import search
 
@@ -138,7 +138,7 @@ def test_what_changes_after_the_call():
 
 def test_a_thread_that_nobody_waits_for(monkeypatch):
     """It stores after the bytes of the outputs are copied, and before they are looked at again."""
-    copy, copied, stored = execute.output_bytes, threading.Event(), threading.Event()
+    copy, copied, stored = calling.output_bytes, threading.Event(), threading.Event()
 
     def copied_first(outputs):
         found = copy(outputs)
@@ -158,7 +158,7 @@ def test_a_thread_that_nobody_waits_for(monkeypatch):
         threading.Thread(target=store).start()
         return late, mean, rstd
 
-    monkeypatch.setattr(execute, "output_bytes", copied_first)
+    monkeypatch.setattr(calling, "output_bytes", copied_first)
     assert "bytes of y change after the call has returned" in said(layernorm_fwd)["y"]
 
 

@@ -21,6 +21,7 @@ SPECS = [
         ((5, 40), {"log2_scale": 6, "dy_log2_scale": -8}),
         ((3, 128), {"weight": False}),
         ((7, 16), {"data": "constant", "offset": 3.0}),
+        ((4, 48), {"other_dtype": "float32"}),  # y is float32 in those that have such an input
     ))
 ]  # fmt: skip
 

@@ -45,6 +45,20 @@ def test_the_types_of_a_case(op, changes, weights):
     assert (seen.types, seen.weights) == ({"bfloat16": 1}, weights)
 
 
+@pytest.mark.parametrize(
+    ("op", "other_dtype", "others"),
+    [
+        ("qk_norm_rope_fwd", None, {}),
+        ("qk_norm_rope_fwd", "bfloat16", {}),
+        ("qk_norm_rope_fwd", "float32", {"float32": 2}),
+        ("rmsnorm_fwd", "float32", {}),  # it has no cos
+    ],
+)
+def test_the_type_of_cos_and_the_like_if_it_is_not_that_of_x(op, other_dtype, others):
+    seen = Seen.of(CaseSpec((2, 8), "bfloat16", other_dtype=other_dtype), OPS[op])
+    assert seen.merge(seen).others == others
+
+
 def test_a_weight_that_no_field_of_a_case_leaves_out_has_its_type():
     scale = Tensor("alpha", "one", "weight", dtype="weight")
     own = replace(OPS["rmsnorm_fwd"], inputs=(X, scale))

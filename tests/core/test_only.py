@@ -42,6 +42,7 @@ HELD = [  # clauses, operator, a case that meets them, one that does not
     ("dtype=bf16", RMS, replace(ROWS, dtype="bfloat16"), ROWS),
     ("weight_dtype=x", RMS, ROWS, replace(ROWS, weight_dtype="float16")),
     ("weight_dtype=fp32", RMS, ROWS, replace(ROWS, dtype="float16")),
+    ("other_dtype=x", ROTATED, ROWS, replace(ROWS, dtype="bfloat16", other_dtype="float32")),
     ("contiguous", RMS, ROWS, replace(ROWS, weight_layout="every_other")),
     ("contiguous=x", RMS, replace(ROWS, weight_layout="every_other"), replace(ROWS, x_layout="row_strided")),
     ("unit_stride", RMS, replace(ROWS, x_layout="row_strided"), replace(ROWS, x_layout="transposed")),
@@ -187,8 +188,8 @@ ABOUT = {  # which of the other clauses say something of an operator
     "l2norm_fwd": "normalized_ndim",
     "partial_rmsnorm_fwd": "normalized_ndim weight weight_offset variance_size",
     "dropout_add_rmsnorm_fwd": "normalized_ndim weight weight_offset dropout_p",
-    "modulate_layernorm_fwd": "normalized_ndim weight bias modulation",
-    "qk_norm_rope_fwd": "normalized_ndim weight weight_offset rotary",
+    "modulate_layernorm_fwd": "normalized_ndim weight bias modulation other_dtype",
+    "qk_norm_rope_fwd": "normalized_ndim weight weight_offset rotary other_dtype",
 }
 
 

@@ -11,6 +11,8 @@ from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.intervals import LARGEST
 from verify_norm.core.op import Tensor
 from verify_norm.core.ops import OPS
+from verify_norm.core.run import Expected
+from verify_norm.core.spec import CaseSpec
 from verify_norm.reference.arithmetic import Arithmetic
 
 
@@ -103,6 +105,40 @@ def narrow(field, constants):
 )
 def test_each_promise_is_in_the_arithmetic_and_nothing_else(contract, dtype, changes):
     assert promises.arithmetic(contract, dtype) == replace(STRICT, **changes)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "output", "other_dtype", "expected"),
+    [
+        (tensors.Y, "promoted", "float32", "float32"),
+        (tensors.Y, "promoted", "float16", "float16"),
+        (tensors.Y, None, "float32", "float16"),
+        (tensors.gradient(tensors.MODULATION[0]), None, "float32", "float32"),
+    ],
+)
+def test_cos_and_the_like_promote_y_as_a_weight_does(tensor, output, other_dtype, expected):
+    assert promises.output_dtype(tensor, Contract(output=output), "float16", None, other_dtype) == expected
+
+
+@pytest.mark.parametrize(
+    ("got", "other_dtype", "output", "expected"),
+    [
+        ("float32", "float32", None, "float32"),
+        ("float16", "float32", None, "float16"),
+        ("bfloat16", "float32", None, "float16"),
+        ("float32", None, None, "float16"),
+        ("float32", "float32", "float16", "float16"),
+    ],
+)
+def test_beside_cos_in_float32_y_may_have_two_types(got, other_dtype, output, expected):
+    y = Expected(np.ones(2), np.zeros(2), "float16")
+    spec = CaseSpec((2,), "float16", other_dtype=other_dtype)
+    assert promises.promoted(y, got, Contract(output=output), spec) == replace(y, dtype=expected)
+
+
+def test_an_output_of_few_bits_has_its_type_beside_cos_in_float32():
+    y, spec = Expected(np.ones(2), np.zeros(2), "int8"), CaseSpec((2,), "float16", other_dtype="float32")
+    assert promises.promoted(y, "float32", Contract(), spec) is y
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from verify_norm.report.html.page import pages
 
 WORK = Work(3, 5, 2.25, Compiled(74, 30, 2, 12.125))
 SEEN = [
-    "at most M = 4,097, N = 512, 65,536 elements; float32, float16; weights also float32; "
+    "at most M = 4,097, N = 512, 65,536 elements; float32, float16; weights also float32; other inputs also float32; "
     "contiguous, every other, transposed",
     "calls: many calls, two threads; modes: no_grad",
     "it calls torch's aten::native_layer_norm in 21 of 98 cases",

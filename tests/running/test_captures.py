@@ -14,7 +14,7 @@ from verify_norm.cases import placement
 from verify_norm.loading.registry import load_directions
 from verify_norm.loading.returned import RefusedError
 from verify_norm.running import captures
-from verify_norm.running.execute import Clock
+from verify_norm.running.clock import Clock
 
 
 def test_what_is_traced_knows_it_and_leaves_nothing():

@@ -21,8 +21,8 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
 from verify_norm.loading.returned import RefusedError
-from verify_norm.running import execute as executing
-from verify_norm.running.execute import POISON, Clock, execute, results, untimed
+from verify_norm.running.calling import POISON, REPLACES
+from verify_norm.running.execute import execute, results
 from verify_norm.search.search import replay
 
 
@@ -236,6 +236,18 @@ def test_statistics_may_keep_axes_of_one_and_values_may_not():
         assert outputs[name].ratio.max() <= 1
 
 
+def test_scales_of_blocks_may_have_another_shape_of_as_many_numbers():
+    def quantizing(x, weight, eps):
+        z = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+        scale = z.abs().amax(-1) / 448
+        return (z / scale[:, None]).to(torch.float8_e4m3fn), scale
+
+    scale = run_of(quantizing, CaseSpec((4, 8)), "rmsnorm_quant_fwd").outputs["y_scale"]
+    assert scale.shape == (4,)
+    assert scale.ratio.shape == (4, 1)
+    assert scale.ratio.max() <= 1
+
+
 def test_what_is_changed_in_place_is_an_output_whatever_is_returned():
     def batchnorm(x, weight, bias, running_mean, running_var, training, momentum, eps):
         return torch.nn.functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
@@ -244,17 +256,6 @@ def test_what_is_changed_in_place_is_an_output_whatever_is_returned():
     assert {"y", "running_mean", "running_var"} <= set(run.outputs)
     assert run.outputs["running_mean"].ratio.max() <= 1
     assert run.damage == ()
-
-
-def test_the_clock_counts_what_a_function_takes_even_if_it_raises(monkeypatch):
-    now = iter([1.0, 3.0, 10.0, 15.0])
-    monkeypatch.setattr("verify_norm.running.execute.time.perf_counter", lambda: next(now))
-    clock = Clock()
-    assert clock.around(None, "cpu") is None
-    assert clock.around(lambda x: x, "cpu")(7) == 7
-    with pytest.raises(ZeroDivisionError):
-        clock.around(lambda: 1 / 0, "cpu")()
-    assert clock.seconds == 7.0
 
 
 def refuses(x):
@@ -317,8 +318,9 @@ def test_a_proxy_of_a_kernel_answers_for_it():
         assert (run.problem, run.limits, *run.returned) == (None, ("a",), "y", "mean", "rstd")
         assert run.outputs["y"].ratio.max() <= 1
         assert run.seconds > 0
-    execute(kernel, case, contextmanager(lambda: iter([None]))())
-    assert [poison is None for poison in poisons] == [False, False, True]
+    for ask in (execute, results):
+        ask(kernel, case, contextmanager(lambda: iter([None]))())
+    assert [poison is None for poison in poisons] == [False, False, True, True]
     assert POISON.get() is None
     refusing[0] = True
     run = execute(kernel, case)
@@ -329,20 +331,9 @@ def test_a_proxy_of_a_kernel_answers_for_it():
 def test_the_judges_functions_are_put_back_and_the_evasion_is_told():
     run = run_of(layernorm_fwd)
     watched = execute(run.kernel, run.case, watch=[lambda: ["torch.equal"], lambda: ["numpy.sum"]])
-    assert [words for _, words in watched.evasions] == [
-        f"{executing.REPLACES} torch.equal",
-        f"{executing.REPLACES} numpy.sum",
-    ]
+    assert [words for _, words in watched.evasions] == [f"{REPLACES} torch.equal", f"{REPLACES} numpy.sum"]
     assert {*watched.at_return} == {"y", "mean", "rstd"}
     assert run.at_return == {}
-
-
-def test_a_function_in_two_clocks_is_still_known():
-    def function():
-        return 3
-
-    once = Clock().around(function, "cpu")
-    assert untimed(Clock().around(once, "cpu")) is untimed(once) is untimed(function) is function
 
 
 def test_the_time_of_a_case_is_that_of_the_processor():

@@ -16,7 +16,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.kernels.adapters import torch_native
 from verify_norm.loading.registry import load
 from verify_norm.running import argument_writes, guards
-from verify_norm.running.execute import bound
+from verify_norm.running.calling import bound
 
 TRITON = (
     "layernorm_fwd", "layernorm_bwd", "layernorm_bwd_locked", "rmsnorm_fwd", "rmsnorm_bwd", "add_layernorm_fwd",

@@ -73,6 +73,8 @@ def test_a_result_of_a_kernel_that_did_not_run_says_nothing_of_a_build():
 @pytest.mark.parametrize(("weight", "compiled_for"), [(None, BF16), ("float32", "bfloat16, float32")])
 def test_the_types_of_a_case_are_those_of_x_and_of_the_weight(weight, compiled_for):
     assert types(CaseSpec((2, 3), dtype="bfloat16", weight_dtype=weight)) == compiled_for
+    spec = CaseSpec((2, 3), dtype="bfloat16", weight_dtype=weight, other_dtype="float32")
+    assert types(spec) == f"{compiled_for}, float32"
 
 
 def test_a_process_that_ended_has_not_hung():

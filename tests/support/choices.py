@@ -26,6 +26,7 @@ FLAGS = ("weight", "bias", "dresidual_out", "training", "running")
 VALUES = (
     "modulation",
     "rotary",
+    "other_dtype",
     "dtype",
     "data",
     "dy_data",
@@ -73,12 +74,15 @@ def declarations(op):
         "scale": ("small", "1", "large") if op.scaled else (),
         "modulation": get_args(HINTS["modulation"]) if "shift" in inputs else (),
         "rotary": get_args(HINTS["rotary"]) if "cos" in inputs else (),
+        "other_dtype": (None, "float32") if any(t.dtype == "other" for t in op.inputs) else (None,),
     }
     given = {"training", "running"} if op.view == "channels" else inputs.keys()
     choices |= {name: (False, True) if name in (given | {"weight"}) else (True,) for name in FLAGS}
     for name, tensor in inputs.items():
         if tensor.extent in ("data", "sample", "position"):
-            choices[f"{name}_layout"] = [one for one in LAYOUTS if one != "scalar" or tensor.role == "cotangent"]
+            not_drawn = {"heads_first"} if tensor.extent == "position" else set()  # it has fewer dimensions than x
+            not_drawn |= set() if tensor.role == "cotangent" else {"scalar"}
+            choices[f"{name}_layout"] = [one for one in LAYOUTS if one not in not_drawn]
             if tensor.role == "cotangent":
                 choices[f"{name}_layout, and another of x"] = LAYOUTS
         elif tensor.role == "weight":

@@ -90,6 +90,7 @@ REPORT = Report(
         {"transposed": 9, "every_other": 2, "contiguous": 90},
         {"calls": {"many calls": 3, "two threads": 2}, "modes": {"no_grad": 7}},
         {"aten::native_layer_norm": 21},
+        others={"float32": 5},
     ),
 )
 

@@ -504,6 +504,16 @@ def test_gates_and_modulations_and_chains_as_text():
         assert_norm_close(turned, "qk_norm_rope", x, None, angle.cos(), angle.sin(), eps=EPS)
         with pytest.raises(AssertionError, match="beyond their bound"):
             assert_norm_close(turned, "qk_norm_rope", x, None, angle.cos(), -angle.sin(), eps=EPS)
+    shifted = (x.bfloat16().float() + shift[:, None]).bfloat16()  # of a row of ones, and no weight: z is x
+    x16, scale32 = torch.ones(2, 3, 8).bfloat16(), scale * 1.0
+    y16 = (torch.rsqrt(torch.tensor(1 + EPS)) * (1 + scale32[:, None]) + shift[:, None]).expand(2, 3, 8).bfloat16()
+    assert_norm_close(y16, "rmsnorm | modulate", x16, None, scale32, shift, eps=EPS)
+    y32 = torch.rsqrt(torch.tensor(1 + EPS)) * (1 + scale32[:, None]) + shift[:, None].expand(2, 3, 8)
+    assert_norm_close(y32, "rmsnorm | modulate", x16, None, scale32, shift, eps=EPS)  # as torch promotes it
+    with pytest.raises(AssertionError, match="x 2×3×8 bfloat16, scale float32"):
+        assert_norm_close(shifted, "rmsnorm | modulate", x16, None, scale32, shift, eps=EPS)
+    with pytest.raises(Exception, match=re.escape("shift: expected float32, got bfloat16")):
+        assert_norm_close(y16, "rmsnorm | modulate", x16, None, scale32, shift.bfloat16(), eps=EPS)
     with pytest.raises(Exception, match=re.escape("cos: expected the shape (2, 4), got (2, 3)")):
         assert_norm_close(x, "qk_norm_rope", x, None, torch.ones(2, 3), torch.ones(2, 3), eps=EPS)
     for name, other, said in (

@@ -80,7 +80,8 @@ def rows(report: Report) -> dict[str, list[tuple[Any, ...]]]:
     contents: dict[str, Mapping[str, int]] = {}
     if report.seen is not None:
         seen = report.seen
-        contents = {"type": seen.types, "weight type": seen.weights, "layout": seen.layouts}
+        contents = {"type": seen.types, "weight type": seen.weights, "type of other inputs": seen.others}
+        contents |= {"layout": seen.layouts}
         contents |= {f"way of {check}": ways for check, ways in seen.ways.items()}
     return {
         "errors": [_errors(tally) for tally in report.tallies],

@@ -26,6 +26,7 @@ from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import ROTARY, shape_of
 from verify_norm.core.layouts import aliases, chunks, layout_of, layouts_drawn, one_tensor
+from verify_norm.core.only import applies
 from verify_norm.core.op import Op, Tensor
 from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
 from verify_norm.core.specials import specials
@@ -166,6 +167,14 @@ def _options(op: Op) -> list[Axis]:
         Axis("weight", weights, lambda spec: f"weight {spec.weight_data}" if spec.weight else "no weight"),
         Axis("type of weights", types, _type_of_weights),
     ]
+    if applies("other_dtype", op):
+        result.append(
+            Axis(
+                "type of other inputs",
+                {"others of x's type": [{}], "float32 others": [{"other_dtype": "float32"}]},
+                _type_of_others,
+            )
+        )
     optional = ("dresidual_out",) if op.user_defined else ("bias", "dresidual_out")
     result += [_field(name, (True, False)) for name in optional if name in names]
     if "weight_offset" in op.attrs:
@@ -179,6 +188,10 @@ def _options(op: Op) -> list[Axis]:
 
 def _type_of_weights(spec: CaseSpec) -> str:
     return "weights of x's type" if spec.weight_dtype in (None, spec.dtype) else f"{spec.weight_dtype} weights"
+
+
+def _type_of_others(spec: CaseSpec) -> str:
+    return "others of x's type" if spec.other_dtype in (None, spec.dtype) else f"{spec.other_dtype} others"
 
 
 def _data(op: Op) -> list[Axis]:

@@ -27,6 +27,7 @@ from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import differentiable, needed, refusal, row_length, thawed
 from verify_norm.core.layouts import aliased, aliases, layouts_drawn
+from verify_norm.core.only import applies
 from verify_norm.core.op import Op
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Special
 
@@ -136,6 +137,8 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
         stays = bool(spec.special) and spec.special_in == "weight"  # the special value, behind what turns
         rotary = "half" if stays else ROTARIES[number % len(ROTARIES)]
         spec = replace(spec, rotary=rotary, cos_layout=layout, sin_layout=other)
+    if applies("other_dtype", op) and spec.dtype != "float32" and number // 3 % 3 == 0:
+        spec = replace(spec, other_dtype="float32")  # as tables and modulations often are
     if "variance_size" in op.attrs:
         spec = replace(spec, variance_size=(None, 1, most_of(row_length(spec, op)), 7, LONG)[number % 5])
     if op.scaled:

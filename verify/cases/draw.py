@@ -122,6 +122,9 @@ def _affine(spec: CaseSpec, op: Op, tensor: Tensor, rng: Random) -> Array:
     values = np.copysign(0.5 + np.abs(values), values)  # far from 1, of both signs: a forgotten weight shows
     if spec.weight_data == "wide":
         values = _wide(spec, values, rng)
+        if tensor.name == "weight" and _overflows(spec, op):
+            far = np.copysign(FORMATS["float16"].largest, values)
+            values = np.where(np.arange(prod(shape)).reshape(shape) % 16 == 5, far, values)
     elif spec.weight_data == "subnormal":
         exponent = FORMATS[input_dtype(tensor, spec)].emin - 2
         values = np.where(np.arange(prod(shape)).reshape(shape) % 3 == 0, np.ldexp(values, exponent), values)
@@ -137,12 +140,20 @@ def _affine(spec: CaseSpec, op: Op, tensor: Tensor, rng: Random) -> Array:
 def _wide(spec: CaseSpec, values: Array, rng: Random) -> Array:
     """Return the values, spread over all magnitudes where `weight_data` is "wide": a kernel may clamp or overflow.
 
-    In float16 no result overflows; in other types some are beyond float16's largest number.
+    Beside float16 none is beyond its largest number; in other types some are.
     """
     if spec.weight_data != "wide":
         return values
     largest = SPREAD // 2 if "float16" in (spec.dtype, spec.weight_dtype) else SPREAD  # exponent
     return values * np.exp2(rng.integers(-largest, largest + 1, values.shape))
+
+
+def _overflows(spec: CaseSpec, op: Op) -> bool:
+    """Return whether some results overflow float16 where weights are wide: a y that is clamped is no infinity.
+
+    Gradients overflow by dy. Elements of few bits would all be 0 beside the largest of a row.
+    """
+    return spec.dtype == "float16" and op.forward is None and not (op.quantized or op.quantizer or op.user_defined)
 
 
 def _each_seventh(number: Any, values: Array, place: int = 3) -> Array:

@@ -165,7 +165,8 @@ def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: b
 
 def _dtype(tensor: Tensor, contract: Contract, spec: CaseSpec) -> str:
     weighted = spec.weight or tensor.extent == "affine"  # without a weight, y cannot have its type
-    return promises.output_dtype(tensor, contract, spec.dtype, spec.weight_dtype if weighted else None)
+    weight_dtype = spec.weight_dtype if weighted else None
+    return promises.output_dtype(tensor, contract, spec.dtype, weight_dtype, spec.other_dtype)
 
 
 def offer(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Any]:

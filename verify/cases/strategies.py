@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from verify_norm.cases import axes, further_runs, values
 from verify_norm.cases.corner_lines import DROPOUTS, LONG, OUTPUT_SCALES, THIRD
 from verify_norm.cases.corners import freezable, most_of
-from verify_norm.core import geometry, ways
+from verify_norm.core import geometry, only, ways
 from verify_norm.core.geometry import differentiable, size, thawed
 from verify_norm.core.layouts import aliased, aliases, layouts_drawn
 from verify_norm.core.op import Op, Tensor
@@ -94,6 +94,8 @@ def specs(
         options["modulation"] = choose(axes.MODULATIONS)
         if len(shape) == 1 + ndim and choose((False, True)):
             shape = (1, *shape)  # rows are the tokens of one sample
+    if only.applies("other_dtype", op) and dtype != "float32":
+        options["other_dtype"] = choose((None, "float32"))
     if "dropout_p" in op.attrs:
         options["dropout_p"] = choose(DROPOUTS)
     if "variance_size" in op.attrs:

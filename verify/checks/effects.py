@@ -9,16 +9,18 @@ import torch
 
 from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.modes import COMPILED, in_mode
+from verify_norm.checks.modes import COMPILED, INSIDE, in_mode
 from verify_norm.checks.relations import leaks, operators
 from verify_norm.checks.relations.held import over_bound
 from verify_norm.checks.relations.rerun import cheap, lasting, once_more, rerun
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, Note, Tried
 from verify_norm.core.run import Run
-from verify_norm.loading import module_calls, module_state
+from verify_norm.loading import copies, module_calls, module_state
 from verify_norm.running import overlapping
 from verify_norm.running.surroundings import written_to
+
+NOT_LEAF = "deepcopy protocol"  # what torch says where copy.deepcopy meets a tensor with a graph
 
 
 @check()
@@ -32,10 +34,13 @@ def effects(run: Run) -> Iterator[Finding | Note | Tried]:
 
     In some cases it also looks for a call that seeds a global random generator, and for tensors that remain in memory
     after each of many calls. To draw from a generator is no effect. A module keeps its mode, the names of its
-    state_dict, and which of its parameters require a gradient; two of a class share no parameter. Operators of
-    torch.library keep what their schema and their fake implementation promise. A case also looks at one of three
-    things: the operators of torch.library that the compiled kernel calls; whether anything grows with each call;
-    whether BatchNorm in training counts each batch once, and with momentum=None averages over those it has counted.
+    state_dict, and which of its parameters require a gradient, and can be copied; two of a class share no parameter. A
+    new module has a repr, its running statistics in its state_dict, and no parameters beyond those asked for; a
+    constructor that takes device and dtype heeds them; notes say where reset_parameters() or a first value is another
+    than usual. Operators of torch.library keep what their schema and their fake implementation promise. A case also
+    looks at one of three things: the operators of torch.library that the compiled kernel calls; whether anything grows
+    with each call; whether BatchNorm in training counts each batch once, and with momentum=None averages over those it
+    has counted.
     """
     words = lasting(run.effects, lambda: rerun(run, whole=True))
     damaged = tuple(written_to(damage.buffer) for damage in run.damage)  # `memory` reports it
@@ -79,11 +84,14 @@ def _of_modules(run: Run) -> Iterator[Finding | Note]:
     assert run.kernel.run is not None
     functions = run.kernel.run, module_calls.evaluating()(run.kernel.run)
     instances = module_calls.Instance(), module_calls.Instance()
-    with module_calls.watching() as changes:
+    with module_calls.watching() as changes, module_calls.inspecting() as faults:
         for instance, function in zip(instances, functions, strict=True):
             rerun(replace(run, kernel=replace(run.kernel, run=instance.serving(function))))
             if not instance.modules:
                 return
+    yield from _kept_graph(run)
+    for words, wrong in dict.fromkeys(faults):
+        yield finding(run, "effects", None, words) if wrong else Note(words)
     for words in dict.fromkeys(changes):
         yield finding(run, "effects", None, f"a call changes the module's {words}; it must leave it as it was")
     for key in instances[0].modules.keys() & instances[1].modules.keys() - {""}:  # "" is of a user's own instance
@@ -93,6 +101,23 @@ def _of_modules(run: Run) -> Iterator[Finding | Note]:
         for name, parameter in one.named_parameters():
             if not parameter.requires_grad and f"{name}.requires_grad from True to False" not in changes:
                 yield Note(f"a new module's {name} requires no gradient, so it is not trained")
+
+
+def _kept_graph(run: Run) -> Iterator[Finding]:
+    """Yield that a module cannot be copied after a call in training, for example for averaged weights."""
+    instance = module_calls.Instance()
+    recorded = in_mode(INSIDE, run)
+    assert recorded.run is not None
+    rerun(replace(run, kernel=replace(recorded, run=instance.serving(recorded.run))))
+    for module in instance.modules.values():
+        try:
+            copies.deep(module, torch.nn.Module)
+        except RuntimeError as error:
+            if NOT_LEAF in str(error):
+                message = (
+                    "after a call that records gradients copy.deepcopy of the module fails, since it keeps a result"
+                )
+                yield finding(run, "effects", None, f"{message} of the call, and its graph; keep a detached one")
 
 
 def _promised(run: Run) -> Iterator[Finding]:

@@ -28,7 +28,8 @@ from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import functions
 from verify_norm.running import argument_writes, in_use
-from verify_norm.running.execute import REPLACES, Clock, inplace, untimed
+from verify_norm.running.calling import REPLACES, inplace
+from verify_norm.running.clock import Clock, untimed
 
 EXPECTED = "expected plain tensors, and all else as it was"
 FEWEST, MOST = 5, 24  # calls of a series

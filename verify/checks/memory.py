@@ -18,7 +18,7 @@ from verify_norm.checks.relations.two_runs import differences
 from verify_norm.core.finding import Finding, Note
 from verify_norm.core.run import Damage, Run
 from verify_norm.loading import module_calls
-from verify_norm.running.execute import inplace
+from verify_norm.running.calling import inplace
 from verify_norm.running.overlapping import overlaps
 
 SIDES = {"before": "before the first element", "after": "behind the last element", "between": "between the elements"}

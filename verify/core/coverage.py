@@ -80,8 +80,9 @@ class Seen:
     together (N), the channels of a group (C/G; 0 where an operator has no groups), and the elements of x. The others
     count cases: by the type of x, by a weight type that is not that of x, by the layout of any tensor, by the way that
     a check took in a further run (`verify_norm.core.finding.Tried`), by each norm operator of torch that ran inside the
-    kernel (`verify_norm.running.operators`), and by what a check noticed that is no finding (`notes`). BatchNorm's
-    training and evaluation count as ways of `modes`.
+    kernel (`verify_norm.running.operators`), by what a check noticed that is no finding (`notes`), and by a type of cos
+    and sin, or of scale and shift, that is not that of x (`others`). BatchNorm's training and evaluation count as ways
+    of `modes`.
     """
 
     rows: int = 0
@@ -94,6 +95,7 @@ class Seen:
     ways: dict[str, dict[str, int]] = field(default_factory=dict)
     operators: dict[str, int] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -113,6 +115,7 @@ class Seen:
         rows, elements = geometry.size(spec, op)
         weights = [tensor.name for tensor in op.inputs if tensor.role == "weight" and getattr(spec, tensor.name, True)]
         mixed = weights and spec.weight_dtype not in (None, spec.dtype)
+        wider = spec.other_dtype not in (None, spec.dtype) and any(tensor.dtype == "other" for tensor in op.inputs)
         given = (name.rpartition(" ") for name in layouts)
         taken: dict[str, dict[str, int]] = {}
         for check, way in (*ways, *_of_training(spec, op)):
@@ -128,6 +131,7 @@ class Seen:
             ways=taken,
             operators=dict.fromkeys(operators, 1),
             notes=dict.fromkeys(notes, 1),
+            others={str(spec.other_dtype): 1} if wider else {},
         )
 
     def merge(self, other: Self) -> Self:
@@ -144,6 +148,7 @@ class Seen:
             ways={name: _sum(self.ways.get(name, {}), other.ways.get(name, {})) for name in checks},
             operators=_sum(self.operators, other.operators),
             notes=_sum(self.notes, other.notes),
+            others=_sum(self.others, other.others),
         )
 
 

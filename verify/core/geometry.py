@@ -188,4 +188,4 @@ def differentiable(op: Op) -> list[str]:
 
 def input_dtype(tensor: Tensor, spec: CaseSpec) -> str:
     """Return the type of an argument."""
-    return tensor.among(spec.dtype, spec.weight_dtype)
+    return tensor.among(spec.dtype, spec.weight_dtype, spec.other_dtype)

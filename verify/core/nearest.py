@@ -9,7 +9,7 @@ from typing import Any
 from verify_norm.core import geometry
 from verify_norm.core.errors import UsageError
 from verify_norm.core.layouts import layout_field, layout_of
-from verify_norm.core.only import FLAGS, MEMORY, NUMBERS, POWERS, RANKS, SIZES, WORDS, Clause, applies, read
+from verify_norm.core.only import BESIDE_X, FLAGS, MEMORY, NUMBERS, POWERS, RANKS, SIZES, WORDS, Clause, applies, read
 from verify_norm.core.op import Op
 from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import CaseSpec
@@ -79,8 +79,8 @@ def _held(clauses: Sequence[Clause], spec: CaseSpec, op: Op) -> CaseSpec:
             held |= {layout_field(name): "contiguous" for name, layout in laid.items() if layout not in allowed}
         elif clause.name in WORDS and not clause.holds(spec, op):
             held[clause.name] = clause.values[0]
-        elif clause.name == "weight_dtype" and not clause.holds(spec, op):
-            held["weight_dtype"] = None if clause.values[0] == "x" else clause.values[0]
+        elif clause.name in BESIDE_X and not clause.holds(spec, op):
+            held[clause.name] = None if clause.values[0] == "x" else clause.values[0]
         elif clause.name in NUMBERS:
             held[clause.name] = _usual(clause.name, spec, [c for c in clauses if c.name == clause.name])
     return replace(spec, **held)

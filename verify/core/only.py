@@ -5,7 +5,7 @@ A text has clauses, joined by commas. A case has to meet all of them; one about 
     N%8=0   M>=1   N<=8192   ndim=2+3   N=2^k     a size: CLAUSES lists them; + joins values, 2^k is a power of two
     eps=1e-6   eps>=1e-8                          a number
     weight   bias   training=false                what is there, or is not
-    dtype=bf16   weight_dtype=x                   types
+    dtype=bf16   weight_dtype=x   other_dtype=x   types
     contiguous   contiguous=x+dy   aligned=x      the memory of all tensors, or of some
 """
 
@@ -41,7 +41,8 @@ SIZES: dict[str, tuple[str, Size]] = {
 RANKS = ("ndim", "normalized_ndim")
 NUMBERS = ("eps", "weight_offset", "momentum", "scale", "dropout_p")
 FLAGS = ("weight", "bias", "dresidual_out", "running", "training")
-TYPES = ("dtype", "weight_dtype")
+TYPES = ("dtype", "weight_dtype", "other_dtype")
+BESIDE_X = TYPES[1:]  # a type that is "x" is that of x
 WORDS: dict[str, tuple[str, ...]] = {name: get_args(HINTS[name]) for name in ("modulation", "rotary")}
 MEMORY: dict[str, tuple[str, ...]] = {  # the layouts that the tensors may have
     "contiguous": ("contiguous", "offset", "own"),
@@ -74,6 +75,7 @@ CLAUSES: dict[str, str] = {
     "training": "BatchNorm in training; or =false",
     "dtype": "type of x: dtype=bf16, dtype=fp16+bf16",
     "weight_dtype": "type of weight and bias: weight_dtype=x is that of x, weight_dtype=fp32",
+    "other_dtype": "type of cos and sin, or of scale and shift: other_dtype=x is that of x, other_dtype=fp32",
     "contiguous": "tensors are contiguous: all, or some: contiguous=x+dy",
     "unit_stride": "neighbours in the last dimension are neighbours in memory: all tensors, or unit_stride=x",
     "aligned": "tensors begin at a multiple of 16 bytes: all, or aligned=x",
@@ -100,8 +102,8 @@ class Clause:
             return all(layout_of(spec, name) in MEMORY[self.name] for name in self.tensors(op))
         if self.name in SIZES:
             return self.met(SIZES[self.name][1](spec, op))
-        if self.name == "weight_dtype":
-            return (spec.weight_dtype or spec.dtype) in [spec.dtype if v == "x" else v for v in self.values]
+        if self.name in BESIDE_X:
+            return (getattr(spec, self.name) or spec.dtype) in [spec.dtype if v == "x" else v for v in self.values]
         return self.met(getattr(spec, self.name))
 
     def met(self, value: Any) -> bool:
@@ -162,6 +164,8 @@ def applies(name: str, op: Op) -> bool:
         return any(tensor.extent == "sample" for tensor in op.inputs)
     if name == "rotary":
         return any(tensor.extent == "position" for tensor in op.inputs)
+    if name == "other_dtype":
+        return any(tensor.dtype == "other" for tensor in op.inputs)
     return name in inputs if name in ("weight", "bias", "dresidual_out") else True
 
 
@@ -217,7 +221,7 @@ def _clause(text: str) -> Clause:
     elif name in WORDS:
         made, right = Clause(name, "=", values), relation == "=" and bool(values) and {*values} <= {*WORDS[name]}
     elif name in TYPES:
-        found = [value if value == "x" and name == "weight_dtype" else dtype_name(value) for value in values]
+        found = [value if value == "x" and name in BESIDE_X else dtype_name(value) for value in values]
         made, right = Clause(name, "=", tuple(found)), relation == "=" and bool(values)
     elif relation.startswith("%"):
         made, right = Clause(name, "%", (0,), int(relation[1:-1])), rest == "0" and name in SIZES

@@ -17,7 +17,8 @@ class Tensor:
     `extent` is its shape: "data" that of x, "affine" that of weight, "sample" a row of weight's shape for each sample
     or token (`CaseSpec.modulation`), "position" R/2 numbers for each token, which its heads share, "statistic" one
     value a row or group, "block" one a block of a row that has a scale of its own (M, K), "one" a single value. `dtype`
-    is its type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role "state" is changed in
+    is its type: "x" that of x, "weight" that of weight, "other" that of cos and sin, of scale and shift, or the name
+    of a type. A tensor of role "state" is changed in
     place, and is the output of the same name. Values of a `positive` one are above 0.
     """
 
@@ -25,14 +26,24 @@ class Tensor:
     extent: Extent
     role: Literal["input", "weight", "saved", "cotangent", "state", "output"]
     dtype: Literal[
-        "x", "weight", "float32", "bool", "float8_e4m3fn", "float8_e5m2", "int8", "float4_e2m1fn", "float8_e8m0fnu"
+        "x",
+        "weight",
+        "other",
+        "float32",
+        "bool",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "int8",
+        "float4_e2m1fn",
+        "float8_e8m0fnu",
     ] = "x"
     optional: bool = False
     positive: bool = False
 
-    def among(self, dtype: str, weight_dtype: str | None) -> str:
-        """Return its type, given the types of x and of weight; a weight_dtype of None means that of x."""
-        return {"x": dtype, "weight": weight_dtype or dtype}.get(self.dtype, self.dtype)
+    def among(self, dtype: str, weight_dtype: str | None, other_dtype: str | None = None) -> str:
+        """Return its type, given those of x, of weight, and of cos and the like; None stands for that of x."""
+        types = {"x": dtype, "weight": weight_dtype or dtype, "other": other_dtype or dtype}
+        return types.get(self.dtype, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

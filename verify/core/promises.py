@@ -1,5 +1,6 @@
 """What a contract promises, in numbers: the arithmetic of a bound, the types of outputs, and how values are rounded."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,8 @@ import numpy as np
 from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS, Format
 from verify_norm.core.op import Tensor
+from verify_norm.core.run import Expected
+from verify_norm.core.spec import CaseSpec
 from verify_norm.reference.arithmetic import Arithmetic
 
 
@@ -54,17 +57,29 @@ def _lost_below(form: Format) -> float:
     return float(form.ulp(0.0)) / 2
 
 
-def output_dtype(tensor: Tensor, contract: Contract, dtype: str, weight_dtype: str | None = None) -> str:
-    """Return the type of an output, given the types of x and weight."""
+def output_dtype(
+    tensor: Tensor, contract: Contract, dtype: str, weight_dtype: str | None = None, other_dtype: str | None = None
+) -> str:
+    """Return the type of an output, given the types of x, of weight, and of cos and the like."""
     if tensor.extent == "statistic" and tensor.dtype == "float32":
         return dtype if contract.stats == "x" else contract.stats
     output = contract.output
     if output == "promoted":  # x and a weight of another 16-bit type make y float32
-        output = "float32" if tensor.name == "y" and weight_dtype not in (None, dtype) else None
+        alike = {weight_dtype, other_dtype} <= {None, dtype}
+        output = "float32" if tensor.name == "y" and not alike else None
     promised = {"y": output, "dx": output, "dresidual": output}
     if tensor.dtype == "weight" and tensor.name.startswith("d"):
         promised[tensor.name] = contract.weight_grad
-    return promised.get(tensor.name) or tensor.among(dtype, weight_dtype)
+    return promised.get(tensor.name) or tensor.among(dtype, weight_dtype, other_dtype)
+
+
+def promoted(y: Expected, got: str, contract: Contract, spec: CaseSpec) -> Expected:
+    """Return y's truth with the type that a kernel's y has, where that is right too, else as it is.
+
+    Beside cos or a scale in float32 a kernel may keep the type of x, or return what torch promotes the two types to.
+    """
+    either = contract.output is None and spec.other_dtype is not None and y.dtype == spec.dtype
+    return replace(y, dtype=got) if either and got == spec.other_dtype else y
 
 
 def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:

@@ -61,7 +61,8 @@ def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
 def refuse_nonsense(spec: CaseSpec) -> None:
     """Raise UsageError if a value of the case is impossible for its field, whatever the operator."""
     one_of("dtype", spec.dtype, FLOATS)
-    one_of("dtype", spec.weight_dtype or spec.dtype, FLOATS)
+    for dtype in (spec.weight_dtype, spec.other_dtype):
+        one_of("dtype", dtype or spec.dtype, FLOATS)
     one_of("data family", spec.data, FAMILIES)
     one_of("dy_data", spec.dy_data, COTANGENTS)
     one_of("weight_data", spec.weight_data, WEIGHTS)

@@ -99,6 +99,7 @@ class CaseSpec:
         dimension, or for each token.
     rotary : the part of a row that a rotation turns: "full" (less one element of an odd length), its first "half" or
         "quarter".
+    other_dtype : the type of cos and sin, and of scale and shift of a modulation; None: that of x.
     variance_size : a partial RMSNorm takes the mean of this many first squares of a row, or of all where there are
         fewer. None: half of a row.
     dropout_p : a dropout keeps each element with probability 1 − dropout_p.
@@ -160,6 +161,7 @@ class CaseSpec:
     scale: NotNegative = 1.0
     modulation: Literal["sample", "token"] = "sample"
     rotary: Literal["full", "half", "quarter"] = "full"
+    other_dtype: str | None = None
     variance_size: Positive | None = None
     dropout_p: Annotated[float, Interval(ge=0, le=1 - 2**-10)] = 0.1
     frozen: tuple[str, ...] = ()

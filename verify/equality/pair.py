@@ -18,7 +18,8 @@ from verify_norm.core.run import Output
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.ulp import distance
 from verify_norm.equality.model import Element, Gap
-from verify_norm.running.execute import Clock, execute
+from verify_norm.running.clock import Clock
+from verify_norm.running.execute import execute
 from verify_norm.running.patience import LostError, Time, types
 from verify_norm.running.runners import Runner
 from verify_norm.search.examined import NO_ROOM

@@ -19,6 +19,7 @@ WRITES = ("in place under torch.no_grad()", "through .data", "by load_state_dict
 _instance: ContextVar["Instance | None"] = ContextVar("instance", default=None)
 _evaluated: ContextVar[list[nn.Module] | None] = ContextVar("evaluated", default=None)
 _made: ContextVar[list[dict[str, torch.Tensor]] | None] = ContextVar("made", default=None)
+_faults: ContextVar[list[tuple[str, bool]] | None] = ContextVar("faults", default=None)
 _changes: ContextVar[list[str] | None] = ContextVar("changes", default=None)
 _copies: ContextVar[tuple[Copy, list[nn.Module]] | None] = ContextVar("copies", default=None)
 
@@ -58,15 +59,19 @@ class Instance:
         return {name: int(buffer) for name, buffer in buffers if name.endswith("num_batches_tracked")}
 
     def write(self, module: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
-        """Write new values into the module's parameters, where they differ, as training does: after train()."""
+        """Write new values into the module's parameters, where they differ, as training does: after train().
+
+        A state is loaded in evaluation too, for example that of averaged weights.
+        """
         own = {name: parameter for name, parameter in module.named_parameters() if name in values}
         if all(_equal(parameter, values[name]) for name, parameter in own.items()):
             return
-        module.train()
-        for name, parameter in own.items():
-            parameter.data = parameter.data.to(values[name])  # as Module.to does, if the type or device is another one
         way = WRITES[self.turn % len(WRITES)]
         self.turn += 1
+        if way != "by load_state_dict()":
+            module.train()
+        for name, parameter in own.items():
+            parameter.data = parameter.data.to(values[name])  # as Module.to does, if the type or device is another one
         if way == "by load_state_dict()":
             module.load_state_dict({**module.state_dict(), **values})
             return
@@ -117,6 +122,11 @@ def constructed() -> list[dict[str, torch.Tensor]] | None:
     return _made.get()
 
 
+def faults() -> list[tuple[str, bool]] | None:
+    """Return the list of what is wrong with new modules, of the block `inspecting` under way; None outside of one."""
+    return _faults.get()
+
+
 def changes() -> list[str] | None:
     """Return the list of what calls change of modules, of the block `watching` under way; None outside of one."""
     return _changes.get()
@@ -144,6 +154,14 @@ def constructing() -> Iterator[list[dict[str, torch.Tensor]]]:
     made: list[dict[str, torch.Tensor]] = []
     with _holding(_made, made):
         yield made
+
+
+@contextmanager
+def inspecting() -> Iterator[list[tuple[str, bool]]]:
+    """Yield a list that gets what is wrong with the modules constructed in the block, and whether it surely is."""
+    found: list[tuple[str, bool]] = []
+    with _holding(_faults, found):
+        yield found
 
 
 @contextmanager

@@ -15,7 +15,7 @@ def facts(module: nn.Module) -> dict[str, Any]:
     (['weight'], True)
     """
     parameters = dict(module.named_parameters())
-    found: dict[str, Any] = {NAMES: sorted({*parameters, *_persistent(module)})}
+    found: dict[str, Any] = {NAMES: sorted({*parameters, *persistent(module)})}
     for name, one in module.named_modules():
         found[f"{name}.training".lstrip(".")] = one.training
     for name, parameter in parameters.items():
@@ -41,8 +41,8 @@ def shared(one: nn.Module, other: nn.Module) -> list[str]:
     return [name for name, parameter in one.named_parameters() if parameter.data_ptr() in places]
 
 
-def _persistent(module: nn.Module) -> Iterator[str]:
-    """Yield the names of the buffers that a state_dict has."""
+def persistent(module: nn.Module) -> Iterator[str]:
+    """Yield the names of a module's buffers that its state_dict has."""
     for prefix, one in module.named_modules():
         for name, buffer in one.named_buffers(recurse=False):
             if buffer is not None and name not in one._non_persistent_buffers_set:

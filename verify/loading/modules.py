@@ -16,11 +16,12 @@ import torch
 from torch import nn
 
 from verify_norm.core.errors import UsageError, one_line
-from verify_norm.loading import module_calls, module_state
+from verify_norm.loading import module_calls, module_construction, module_state
 from verify_norm.loading.argument_names import FEATURES, meant
 from verify_norm.loading.bind import Binding, Candidate, bind, features
 from verify_norm.loading.copies import deep, of_module
 from verify_norm.loading.domain import Domain
+from verify_norm.loading.module_construction import Fault
 from verify_norm.loading.module_domain import domain_of, roles_of
 from verify_norm.loading.signatures import signature
 
@@ -57,6 +58,8 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
 
         def construct() -> nn.Module:
             new = _constructed(candidate, made, values)
+            if (faults := module_calls.faults()) is not None:
+                faults += _of_new(candidate, made, values, new)
             if (parameters := module_calls.constructed()) is not None:
                 parameters.append({key: parameter.detach().clone() for key, parameter in new.named_parameters()})
             return new.to(*types)
@@ -151,6 +154,21 @@ def _takes(cls: type[nn.Module], name: str) -> list[inspect.Parameter]:
         if base is nn.Module or {p.kind for p in parameters} != {*STARS}:
             break
     return signature(cls, name) if base is nn.Module else parameters
+
+
+def _of_new(candidate: Candidate, binding: Binding, values: Mapping[str, Any], new: nn.Module) -> list[Fault]:
+    """Return what is wrong with new modules like this one."""
+    taken = {argument.name for argument in binding.arguments}
+    initial = {"weight": 1.0 - values.get("weight_offset", 0.0), "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
+
+    def construct(**more: Any) -> nn.Module:
+        other: nn.Module = binding.call(partial(candidate.target, **more), values)
+        return other
+
+    off = [flag for flag in ("affine", "bias") if flag in binding.sources and not values[flag]]
+    unasked = ("weight", "bias") if "affine" in off else ("bias",) if off else ()
+    roles = roles_of(new, candidate.name)
+    return list(module_construction.faults(construct, taken, roles, initial, unasked))
 
 
 def _constructed(candidate: Candidate, binding: Binding, values: Mapping[str, Any]) -> nn.Module:

@@ -46,6 +46,8 @@ def _extent(saw: Seen, done: Coverage) -> str:
     parts = [f"at most {', '.join(sizes)}", ", ".join(saw.types)]
     if saw.weights:
         parts.append(f"weights also {', '.join(saw.weights)}")
+    if saw.others:
+        parts.append(f"other inputs also {', '.join(saw.others)}")
     layouts = sorted(saw.layouts, key=lambda name: (name != "contiguous", name))
     parts.append(", ".join(layouts).replace("_", " "))
     if done.possible:

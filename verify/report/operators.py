@@ -38,6 +38,8 @@ def dtype(tensor: Tensor) -> str:
     """Return the type of an operator's tensor in words, as the strict contract has it."""
     if tensor.dtype == "weight":
         return "as the parameter" if tensor.role == "output" else "as x, or another one"
+    if tensor.dtype == "other":
+        return f"as {tensor.name.removeprefix('d')}" if tensor.role == "output" else "as x, or float32"
     return "as x" if tensor.dtype == "x" else tensor.dtype
 
 

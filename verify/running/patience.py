@@ -41,7 +41,7 @@ def of_case(timeout: float | None, device: str, elements: int) -> float:
 
 def types(spec: CaseSpec) -> str:
     """Return the types for which a kernel is compiled in a case."""
-    return f"{spec.dtype}, {spec.weight_dtype or spec.dtype}"
+    return ", ".join([spec.dtype, spec.weight_dtype or spec.dtype, *([spec.other_dtype] if spec.other_dtype else [])])
 
 
 class LostError(Exception):

@@ -16,7 +16,8 @@ from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
-from verify_norm.running.execute import Clock, execute
+from verify_norm.running.clock import Clock
+from verify_norm.running.execute import execute
 from verify_norm.running.patience import LostError, Time
 from verify_norm.running.runners import Runner, runner
 from verify_norm.search.request import request

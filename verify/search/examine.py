@@ -23,8 +23,10 @@ from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Tally
 from verify_norm.loading.functions import Functions, remembered
+from verify_norm.running.calling import Watch
+from verify_norm.running.clock import Clock
 from verify_norm.running.compilation import METER
-from verify_norm.running.execute import Clock, Watch, execute
+from verify_norm.running.execute import execute
 from verify_norm.running.patience import LostError, Time, types
 from verify_norm.running.runners import Runner
 from verify_norm.running.surroundings import left

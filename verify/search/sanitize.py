@@ -33,7 +33,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Skip
 from verify_norm.loading import registry
-from verify_norm.running.execute import bound
+from verify_norm.running.calling import bound
 from verify_norm.search.reporting import make_report
 
 TOOLS = {

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from verify_norm.cases import make
-from verify_norm.core import contract_fields, geometry, judge
+from verify_norm.core import contract_fields, geometry, judge, promises
 from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.excess import element, excess, unlike
@@ -75,7 +75,10 @@ def of(call: Call, passed: Mapping[str, Values | None], contract: Contract, chec
 
 def _problems(call: Call, passed: Mapping[str, Values | None], contract: Contract, check_dtype: bool) -> Iterator[str]:
     """Yield what is wrong with each output, a text of some lines."""
-    expected = truths(call, contract)
+    expected = dict(truths(call, contract))
+    y, of_y = passed.get("y"), expected.get("y")
+    if y is not None and of_y is not None:
+        expected["y"] = promises.promoted(of_y, y.dtype, contract, call.spec)
     for name, output in judged(call, passed, expected, contract, check_dtype=check_dtype).items():
         truth, one = expected[name], passed[name]
         told = list(_wrong(call, name, output, truth, contract))
@@ -132,5 +135,7 @@ def _case(call: Call) -> str:
     spec = call.spec
     words = [f"{call.op.name}, x {'×'.join(map(str, spec.shape))} {spec.dtype}"]
     words += [f"weight {spec.weight_dtype}"] * (spec.weight_dtype is not None)
+    others = next((t.name for t in call.op.inputs if t.dtype == "other"), "")
+    words += [f"{others} {spec.other_dtype}"] * (spec.other_dtype is not None)
     words += [f"{name} {getattr(spec, name)}" for name in call.op.attrs if name != "normalized_shape"]
     return ", ".join(words)

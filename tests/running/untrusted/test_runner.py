@@ -10,7 +10,7 @@ from proxied import SAID, call, proxied
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.run import Damage
 from verify_norm.loading import module_calls
-from verify_norm.running.execute import POISON
+from verify_norm.running.calling import POISON
 from verify_norm.running.patience import Time
 from verify_norm.running.untrusted import runner as module
 from verify_norm.running.untrusted import wire

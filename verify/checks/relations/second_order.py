@@ -99,7 +99,7 @@ def plain(run: Run) -> tuple[CaseSpec, ...]:
     own = replace(spec, **layouts)
     specs = [own]
     if "float32" in kernel.dtypes:
-        specs.insert(0, replace(own, dtype="float32", weight_dtype=None))
+        specs.insert(0, replace(own, dtype="float32", weight_dtype=None, other_dtype=None))
     accepted = (each for each in specs if kernel.fitted(each) == each and kernel.refuses(each) is None)
     return tuple(dict.fromkeys(accepted))
 

@@ -76,7 +76,9 @@ def stage_inputs(run: Run) -> dict[str, Any]:
     if case.op.dropout is not None:
         inputs |= {name: case.arguments[name] for name in case.op.dropout.options}
     if case.op.quantizer is not None:
-        y = promises.output_dtype(case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype)
+        y = promises.output_dtype(
+            case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype, case.spec.other_dtype
+        )
         inputs |= promises.roundings(contract, case.spec.dtype, y)
     return inputs
 

@@ -16,7 +16,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.run import Called, Damage
 from verify_norm.loading import module_calls
 from verify_norm.running import refusals
-from verify_norm.running.execute import POISON
+from verify_norm.running.calling import POISON
 from verify_norm.running.patience import LostError, Patience, Time
 from verify_norm.running.untrusted import sandbox, wire
 from verify_norm.running.untrusted.processes import Worker, load

@@ -27,7 +27,7 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import module_calls, nested, registry
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.targets import reach
-from verify_norm.running import execute, in_use
+from verify_norm.running import calling, in_use
 from verify_norm.running.interpreter import patch
 from verify_norm.running.untrusted import sandbox, wire
 from verify_norm.running.untrusted.arena import Arena, Slot
@@ -132,7 +132,7 @@ class _Server:
         unguarded = nullcontext() if request["poison"] is None else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            called = execute.call(replace(kernel, run=run), case, unguarded)
+            called = calling.call(replace(kernel, run=run), case, unguarded)
         names = [tensor.name for tensor in OPS[kernel.op].outputs]
         outputs = {names.index(name): tensor for name, tensor in called.outputs.items()}
         self.held[request["number"]] = {
@@ -229,4 +229,4 @@ def _names(kernel: Kernel) -> tuple[str, ...]:
     """Return the operator's names that a call of the kernel takes."""
     offered = dict.fromkeys((*(t.name for t in OPS[kernel.op].inputs), *OPS[kernel.op].attrs))
     spec = CaseSpec(shape=())
-    return tuple(execute.bound(kernel, Case(spec, OPS[kernel.op], offered, {}, {})))
+    return tuple(calling.bound(kernel, Case(spec, OPS[kernel.op], offered, {}, {})))

@@ -25,7 +25,7 @@ from verify_norm.core.run import Case
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import registry
 from verify_norm.loading.returned import RefusedError, named
-from verify_norm.running import execute, guards, refusals
+from verify_norm.running import calling, guards, refusals
 from verify_norm.validation.policies import eager
 from verify_norm.validation.policies.eager import Eager, Inputs
 
@@ -226,7 +226,7 @@ def call(kernel: Kernel, spec: CaseSpec, offered: Inputs) -> dict[str, Tensor | 
     try:
         with guards.PoisonEmpty(STALE), catch_warnings():
             simplefilter("ignore")
-            returned = kernel.run(**execute.bound(kernel, Case(spec, op, arguments, {}, {})))
+            returned = kernel.run(**calling.bound(kernel, Case(spec, op, arguments, {}, {})))
     except RefusedError as refusal:
         raise NotApplicableError(str(refusal)) from refusal
     except Exception as error:
