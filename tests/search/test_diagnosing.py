@@ -526,7 +526,7 @@ def test_where_16_bits_alone_fail_matrix_products_come_last():
 
 
 def test_a_norm_of_torch_and_an_operation_in_turn_may_each_round():
-    """F.silu(F.group_norm(x)) on a CPU: the norm computes x·a + b, and its result has the type of x."""
+    """The norm may compute x·a + b, as torch's group_norm on a CPU, and its result has the type of x."""
     kernel, wrong = of(print, "groupnorm_silu_fwd"), finding(CaseSpec((2, 4, 3), "bfloat16", num_groups=2))
     assert explained_where(lambda one: one.z == "x" and one.expanded, kernel, wrong) == "z=x,expanded=true"
 
