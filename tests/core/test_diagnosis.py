@@ -1,6 +1,6 @@
 """A diagnosis in words: what explains a finding, what it costs, and the option that declares it."""
 
-from verify_norm.core.diagnosis import Allowance, Diagnosis, option_of, sentence, two_digits
+from verify_norm.core.diagnosis import LATE, Allowance, Diagnosis, option_of, sentence, two_digits
 
 ROUNDED = Diagnosis(
     "y",
@@ -30,7 +30,9 @@ def test_without_an_explanation_it_says_so():
         "no contract that verify-norm knows explains it: under each of them a finding of y remains"
     )
     assert sentence(Diagnosis(None, tried=20)).endswith("a finding of the call remains")
-    assert sentence(Diagnosis("y", untold="time ran out")).endswith("weaker contract explains it: time ran out")
+    late = sentence(Diagnosis("y", untold=LATE))
+    assert late.endswith("explains it: time ran out; a run with more --seconds may tell")
+    assert sentence(Diagnosis("y", untold="it is gone")).endswith("explains it: it is gone")
 
 
 def test_the_option_keeps_what_the_run_was_given_and_has_a_name_where_one_says_it():

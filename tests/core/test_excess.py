@@ -71,6 +71,18 @@ def farthest(name, got, want, delta, op="rmsnorm_fwd", shape=(2, 3), contract=No
     return excess.excess(name, got, ratio, expected, CaseSpec(shape), OPS[op], contract or Contract())
 
 
+@pytest.mark.parametrize(
+    ("got", "want", "said"),
+    [
+        (1.0 + 2.0**-14, 1.0, "y[0, 0] is 0.0625 ULP (float16) from float64, but not rounded to float16; allowed 0.5 "),
+        (1.0 + 2.0**-10, 1.0, "y[0, 0] is 1 ULP (float16) from float64; allowed 0.5 "),
+    ],
+)
+def test_an_element_that_is_near_enough_is_told_what_else_is_wrong(got, want, said):
+    """A kernel that returns float32 in place of float16 is nearer than any float16."""
+    assert farthest("y", [[got]], [[want]], 0.0, shape=(1, 1)).message.startswith(said)
+
+
 def test_the_element_farthest_beyond_its_bound():
     """An ulp of float16 is 2⁻¹⁰ from 1 on; allowed are ½ ulp and a δ of ½ ulp."""
     got = [[1.0, 1.0 + 4 * 2.0**-10, 2.0], [1.0, 1.0 + 2 * 2.0**-10, 1.0 + 2 * 2.0**-10]]

@@ -247,6 +247,21 @@ def test_what_is_not_written_is_poison():
     assert (run.outputs["y"].got != run.outputs["y"].got).all()
 
 
+def test_a_backward_whose_dy_has_an_unknown_name_is_told_what_it_was_taken_for():
+    def layernorm_bwd(upstream, x, weight, mean, rstd): ...
+
+    with pytest.raises(UsageError, match=r"upstream.*; it has no argument for dy, so .*: --bind dy=<its argument> for"):
+        load_directions(layernorm_bwd, "layernorm_bwd")
+    with pytest.raises(UsageError) as caught:
+        load_directions(layernorm_bwd, "layernorm_fwd")
+    assert "argument for dy" not in str(caught.value)
+
+
+def test_a_function_without_a_signature_needs_one_around_it():
+    with pytest.raises(UsageError, match=r"no signature to bind arguments by; name a function of Python around it"):
+        load_directions(max, "layernorm_fwd")
+
+
 def test_in_place_by_contract():
     def inplace(x, weight, eps):
         x.copy_(x.double() * torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + eps))

@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+import torch
 
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
@@ -79,6 +80,37 @@ def test_defaults_stay_where_nothing_fits():
         return x, weight, eps, mode, dim
 
     assert called(f) == ("<x>", "<weight>", "<eps>", "fast", -1)
+
+
+def test_a_normalized_shape_that_is_a_number_by_its_annotation():
+    def number(x, normalized_shape: int, eps): ...
+
+    def text(x, normalized_shape: "int", eps): ...
+
+    def any_of_these(x, normalized_shape: int | tuple, eps): ...
+
+    assert [bound(f).sources[1] for f in (number, text, any_of_these)] == [FEATURES, FEATURES, "normalized_shape"]
+
+
+def test_a_size_or_a_number_is_what_its_annotation_says():
+    def lists(x, normalized_shape: list[int], eps: float): ...
+
+    def sizes(x, normalized_shape: "torch.Size", eps: torch.Tensor): ...
+
+    def unions(x, normalized_shape: "list[int]", eps: torch.Tensor | float): ...
+
+    def taken(function):
+        given = {"x": None, "normalized_shape": (2, 3), "eps": 0.25}
+        return list(bound(function).call(lambda **more: more, given).values())[1:]
+
+    assert taken(lists) == [[2, 3], 0.25]
+    size, eps = taken(sizes)
+    assert (type(size), size, type(eps), eps.item()) == (torch.Size, (2, 3), torch.Tensor, 0.25)
+    assert taken(unions) == [[2, 3], 0.25]
+
+    def scaled(x, scale: torch.Tensor): ...
+
+    assert bound(scaled, op=OPS["rmsnorm_fp8_fwd"]).arguments[1].form is None
 
 
 def test_positional_arguments_and_stars():
@@ -180,6 +212,9 @@ def test_outputs_to_write_into():
                      "normalized_shape, features; f takes x, weight, gate"),
         ("gates=gate", "--bind gates=gate: unknown input gates; layernorm_fwd offers x, "),
         ("mode=3", "--bind mode=3: unknown argument mode; layernorm_fwd offers x, "),
+        ("gate=llama", "--bind gate=llama: unknown input gate; a text needs quotes, which a shell removes: "
+                       "--bind 'gate=\"llama\"'"),
+        ("gate=bias", "--bind gate=bias: unknown input gate; the operator's name stands first: --bind bias=gate"),
         ('eps="a"', "--bind eps='a': eps: expected a finite number of 0 or more, got 'a'"),
         ("epsilon=-1", "--bind epsilon=-1: eps: expected a finite number of 0 or more, got -1"),
         ("eps=1e999", "--bind eps=inf: eps: expected a finite number of 0 or more, got inf"),

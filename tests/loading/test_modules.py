@@ -170,6 +170,87 @@ def test_a_module_that_cannot_be_bound_is_told_in_one_line(target, op, said):
     assert "\n" not in str(caught.value)
 
 
+class OfANumber(nn.Module):
+    """ConvNeXt's LayerNorm, which makes a tuple of its size."""
+
+    def __init__(self, normalized_shape, eps=1e-6):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(normalized_shape)), nn.Parameter(torch.zeros(normalized_shape))
+        self.eps, self.normalized_shape = eps, (normalized_shape,)
+
+    def forward(self, x):
+        return nn.functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class OfASum(OfANumber):
+    def __init__(self, normalized_shape, eps=1e-6):
+        super().__init__(normalized_shape + 0, eps)
+
+
+class NoneByDefault(OfANumber):
+    """Cohere's LayerNorm: its size has a default, with which it cannot be made."""
+
+    def __init__(self, hidden_size=None, eps=1e-5, bias=False):
+        super().__init__(hidden_size + 0, eps)
+
+
+@pytest.mark.parametrize("target", [OfANumber, OfASum, NoneByDefault])
+def test_a_module_whose_size_is_a_number_gets_one(target):
+    (kernel,) = load_directions(target, "layernorm_fwd")
+    assert kernel.fitted(CaseSpec((4, 2, 8), normalized_ndim=2)).normalized_ndim == 1
+    assert set().union(*both(target, CaseSpec((4, 8)), "layernorm").values()) == set()
+
+
+def test_a_size_of_none_stays_where_another_argument_is_the_size():
+    class Sized(OfANumber):
+        def __init__(self, dim, hidden_dim=None, eps=1e-6):
+            assert hidden_dim is None
+            super().__init__(dim + 0, eps)
+
+    assert load_directions(Sized, "layernorm_fwd")
+
+
+class Around(nn.Module):
+    """A module around a norm of torch, whose eps is its own."""
+
+    def __init__(self, normalized_shape):
+        super().__init__()
+        self.first, self.norm = nn.Identity(), nn.LayerNorm(normalized_shape, eps=1e-3)
+
+    def forward(self, x):
+        return self.norm(self.first(x))
+
+
+class AroundTwo(Around):
+    def __init__(self, normalized_shape):
+        super().__init__(normalized_shape)
+        self.second = nn.LayerNorm(8, eps=1e-6, elementwise_affine=False)
+
+
+def test_eps_is_that_of_the_norm_inside():
+    (kernel,) = load_directions(Around, "layernorm_fwd")
+    assert kernel.fitted(CaseSpec((4, 8))).eps == 1e-3
+    assert set().union(*both(Around, CaseSpec((4, 8)), "layernorm").values()) == set()
+    with pytest.raises(UsageError, match="no attribute for eps"):
+        load_directions(AroundTwo, "layernorm_fwd")
+
+
+class AroundInstances(nn.Module):
+    def __init__(self, num_features):
+        super().__init__()
+        self.norm = nn.InstanceNorm2d(num_features)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def test_the_ranks_of_a_norm_inside_are_those_of_the_module():
+    (kernel,) = load_directions(AroundInstances, "instancenorm_fwd")
+    assert [len(kernel.fitted(CaseSpec(shape)).shape) for shape in ((2, 3, 4), (2, 3, 4, 5), (2, 3, 4, 5, 6))] == [
+        4
+    ] * 3
+
+
 class OfBuffers(nn.Module):
     """Its eps is a buffer, which a model in bfloat16 rounds."""
 

@@ -26,7 +26,17 @@ from verify_norm.search.examine import examine
             "it returned 4 values; rmsnorm_fwd has 2: y, rstd; name what it returns in order, with _ for the rest, "
             'such as --bind "-> y, _, rstd, _"',
         ),
-        (lambda y: {"y": y, "mean": y}, "it returned mean; rmsnorm_fwd has y, rstd"),
+        (
+            lambda y: {"y": y, "mean": y},
+            "it returned mean; rmsnorm_fwd has y, rstd; name what it returns in order, with _ for the rest, "
+            'such as --bind "-> y, _"',
+        ),
+        (
+            lambda y: {"normed": y},
+            "it returned normed; rmsnorm_fwd has y, rstd; name what it returns in order, with _ "
+            'for the rest, such as --bind "-> y"',
+        ),
+        (lambda y: {"out": y, "output": y}, "it returned out, output; rmsnorm_fwd has y, rstd"),
         (lambda y: {"y": 1.0}, "y is a float, not a tensor"),
         (lambda y: [y.numpy()], "y is a ndarray, not a tensor"),
         (
@@ -42,6 +52,47 @@ def test_a_wrong_number_or_kind_of_outputs_is_a_finding(returned, said):
     (finding,) = examine(kernel, kernel.fit(ROWS), ("signature",), "cpu").findings
     assert finding.check == "signature"
     assert finding.message.startswith(said)
+
+
+NORMED = namedtuple("NORMED", ("inv_rms", "output"))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda y, r: {"output": y, "rrms": r, "rows": 4},
+        lambda y, r: {"inv_rms": r, "out": y},
+        lambda y, r: NORMED(r, y),
+    ],
+)
+def test_outputs_by_other_peoples_names(form):
+    y, r = torch.ones(2, 4), torch.ones(2)
+    found = named(form(y, r), OPS["rmsnorm_fwd"])
+    assert found["y"] is y
+    assert found["rstd"] is r
+
+
+def test_a_sum_by_the_name_of_a_result_is_not_told_from_it():
+    y = torch.ones(2, 4)
+    assert "it returned hidden_states; add_rmsnorm_fwd has y, residual_out" in named(
+        {"hidden_states": y, "residual_out": y}, OPS["add_rmsnorm_fwd"]
+    )
+
+
+@pytest.mark.parametrize("form", [lambda y: {"normed": y, "extra": y}, lambda y: Normed(y, y)])
+def test_a_user_may_name_what_comes_by_name(form):
+    def rms(x, weight, eps):
+        y = x.double() * (x.double().square().mean(-1, keepdim=True) + eps).rsqrt()
+        return form((y if weight is None else y * weight.double()).to(x.dtype))
+
+    (kernel,) = load_directions(rms, "rmsnorm_fwd", bind="-> y, _")
+    assert examine(kernel, kernel.fit(ROWS), ("signature", "accuracy"), "cpu").findings == ()
+
+
+@dataclass
+class Normed:
+    normed: torch.Tensor
+    extra: torch.Tensor
 
 
 def test_the_first_argument_of_a_singledispatch_function_is_given_by_position():
@@ -105,4 +156,5 @@ def test_outputs_are_named_in_order_and_a_mapping_by_its_keys():
     assert list(named([y, mean], op)) == ["y", "mean"]
     assert named({"mean": mean, "y": None}, op) == {"mean": mean, "y": None}
     assert named((), op) == {}
-    assert named({1: y}, op) == "it returned 1; layernorm_fwd has y, mean, rstd"
+    assert named({}, op) == {}
+    assert named({1: y}, op).startswith("it returned 1; layernorm_fwd has y, mean, rstd; name what it returns in order")

@@ -42,6 +42,14 @@ def test_a_file_that_does_not_import(tmp_path, text, said):
     assert "\n" not in str(caught.value)
 
 
+def test_a_folder_is_no_module(tmp_path, monkeypatch):
+    (tmp_path / "some_ops").mkdir()
+    (tmp_path / "some_ops" / "norms.py").write_text(GOOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=r"^some_ops is a folder: name a file in it, such as some_ops/norms.py:fused$"):
+        attribute("some_ops:fused")
+
+
 def test_where_a_callable_is_found_again(tmp_path, monkeypatch):
     reached = (str(Path(__file__).parents[2]), str(Path(__file__).parent), "", ".")  # perhaps by a run of another test
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in reached])

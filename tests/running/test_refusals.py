@@ -34,6 +34,20 @@ class MuteError(Exception):
         (RuntimeError("Expected input.is_contiguous() to be true, but got false."), "layout"),
         (ValueError("bias=None is not supported"), "none"),
         (AttributeError("'NoneType' object has no attribute 'data_ptr'"), "none"),
+        (
+            TypeError(
+                "norm(): incompatible function arguments. The following argument types are supported:\n    1. (x: "
+                "torch.Tensor)\n\nInvoked with: tensor([[1.,\n 2.]]), None, 1e-05"
+            ),
+            "none",
+        ),
+        (
+            TypeError(
+                "norm(): incompatible function arguments. The following argument types are supported:\n    1. norm(x"
+                ": torch.Tensor) -> None\n\nInvoked with types: torch.Tensor, NoneType"
+            ),
+            "none",
+        ),
         (ValueError("eps must be positive"), "eps"),
         (RuntimeError("x must be a CUDA tensor"), "device"),
         (TypeError("compiled for torch.bfloat16 but x is torch.float32"), "dtype"),

@@ -507,6 +507,30 @@ def test_two_costly_contracts_together_are_those_of_torch_on_a_cpu():
     assert (one.contract, one.whose) == ("expanded=true,summation=atomic", "layer_norm of torch's CPU")
 
 
+def explained_where(kept, kernel, wrong):
+    """Return the contract that is named where this condition of a contract keeps the finding away."""
+
+    def judge(spec, checks, contract):
+        return Examined(spec, findings=() if kept(contract) else (wrong,), looked=checks)
+
+    return group(kernel, [wrong], judge=judge, output=wrong.output).diagnosis().contract
+
+
+def test_where_16_bits_alone_fail_matrix_products_come_last():
+    """LlamaRMSNorm has none, but these allow its dweight less than terms of the type of x do."""
+    backward, wrong = of(print, "rmsnorm_bwd"), finding(output="dweight")
+    in_half = lambda contract: contract.products == "bf16"  # noqa: E731
+    llama = lambda contract: (contract.xhat, contract.partials) == ("x", "x")  # noqa: E731
+    assert explained_where(lambda one: in_half(one) or llama(one), backward, wrong) == "xhat=x,partials=x"
+    assert explained_where(in_half, backward, wrong) == "products=bf16"
+
+
+def test_a_norm_of_torch_and_an_operation_in_turn_may_each_round():
+    """The norm may compute x·a + b, as torch's group_norm on a CPU, and its result has the type of x."""
+    kernel, wrong = of(print, "groupnorm_silu_fwd"), finding(CaseSpec((2, 4, 3), "bfloat16", num_groups=2))
+    assert explained_where(lambda one: one.z == "x" and one.expanded, kernel, wrong) == "z=x,expanded=true"
+
+
 ALLOWED = {  # of each output, by the types of x and weight: under the own contract, and under the weaker one
     ("float32", None): ({"dx": 1.0, "dweight": 2.0}, {"dx": 3.0, "dweight": 2.0}),
     ("bfloat16", None): ({"dx": 1.0, "dweight": 1.0}, {"dx": 2.0, "dweight": 8.0}),

@@ -135,6 +135,15 @@ WRONG = [
 ]
 
 
+def test_a_module_without_a_matrix_product_is_not_told_of_products():
+    x, dy, weight = (drawn(*shape, seed=seed).bfloat16() for seed, shape in enumerate(((64, 40), (64, 40), (40,))))
+    leaves = [t.clone().requires_grad_() for t in (x, weight)]
+    wide = leaves[0].float()
+    y = leaves[1] * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)).to(x.dtype)
+    with pytest.raises(FindingsError, match=r'dweight\[(.|\n)*contract="xhat=x" explains this case'):
+        assert_norm_gradients_close(torch.autograd.grad(y, leaves, dy), "rmsnorm", dy, x, weight, eps=EPS)
+
+
 @pytest.mark.parametrize(("kernel", "op", "dtype", "data", "said"), WRONG)
 def test_wrong_kernels_are_refused(kernel, op, dtype, data, said):
     with pytest.raises(FindingsError, match=said):

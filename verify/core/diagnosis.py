@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from verify_norm.core.known import NAMES, caution, joined, read, write
 
+LATE = "time ran out"  # begins what is untold where the run has no more time
+
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
@@ -58,7 +60,8 @@ def two_digits(value: float) -> str:
 def sentence(one: Diagnosis, given: str = "") -> str:
     """Return the diagnosis in words; `given` is the --contract of the run."""
     if one.untold:
-        return f"it is not known whether a weaker contract explains it: {one.untold}"
+        more = "; a run with more --seconds may tell" if one.untold.startswith(LATE) else ""
+        return f"it is not known whether a weaker contract explains it: {one.untold}{more}"
     if not one.contract:
         of = one.output or "the call"
         return f"no contract that verify-norm knows explains it: under each of them a finding of {of} remains"

@@ -66,12 +66,19 @@ def excess(
     ulp = float(judge.ulps(got, expected)[index])
     most = float(judge.allowed(expected)[index]) / float(FORMATS[expected.dtype].ulp(want))
     off, allowed = told_apart(ulp, most)
+    near = _unrounded(float(got[index]), expected) if ulp <= most else ""
     message = (
-        f"{element(name, index)} is {off} ULP ({expected.dtype}) from float64; allowed "
+        f"{element(name, index)} is {off} ULP ({expected.dtype}) from float64{near}; allowed "
         f"{allowed} ({_reason(name, expected, want, spec, op, contract)}); {int((ratio > 1).sum())} of "
         f"{ratio.size} elements are beyond their bound"
     )
     return Excess(index, float(got[index]), want, ulp, most, message)
+
+
+def _unrounded(got: float, expected: Expected) -> str:
+    """Return that an element is no number of its type, as of a wider output, which may be nearer than is allowed."""
+    rounded = float(FORMATS[expected.dtype].round(np.asarray(got)))
+    return "" if rounded == got else f", but not rounded to {expected.dtype}"
 
 
 def _reason(name: str, expected: Expected, want: float, spec: CaseSpec, op: Op, contract: Contract) -> str:

@@ -240,6 +240,17 @@ def caution(fields: Mapping[str, Any]) -> str:
     return "; a kernel without matrix products is wrong" if "products" in fields else ""
 
 
+def doubtful(fields: Mapping[str, Any], dtypes: Iterable[str]) -> bool:
+    """Return whether a contract comes after all others: of matrix products, where something was found in 16 bits alone.
+
+    There they explain much of what a kernel without matrix products rounds in another way, such as Llama's dweight.
+
+    >>> doubtful({"products": "tf32"}, ["bfloat16"]), doubtful({"products": "tf32"}, ["bfloat16", "float32"])
+    (True, False)
+    """
+    return "products" in fields and "float32" not in dtypes
+
+
 def declared(own: Contract, text: str, op: Op) -> Contract:
     """Return a kernel's own contract with the changes of a text, without pairs of `inplace` that the operator lacks."""
     made = make(asdict(own) | read(text))

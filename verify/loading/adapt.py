@@ -24,7 +24,7 @@ from verify_norm.loading.bind import Candidate, bind, features
 from verify_norm.loading.bind_option import parse
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.gradients import Call
-from verify_norm.loading.returned import flat, named
+from verify_norm.loading.returned import fields_of, flat, named
 from verify_norm.loading.signatures import schema_of, signature
 from verify_norm.loading.targets import preset
 from verify_norm.loading.written import blank, merged
@@ -75,7 +75,13 @@ def adapt(candidate: Candidate) -> Adapted:
         call, within = _function(candidate)
         return Adapted(_kernel(call, candidate), None, False, within)
     forward = replace(candidate, op=OPS[op.forward])
-    call, within = _forward(forward, autograd=True)
+    try:
+        call, within = _forward(forward, autograd=True)
+    except UsageError as error:
+        if isinstance(error, WritesError) or _is_class_or_module(candidate.target):
+            raise
+        taken = f"it has no argument for dy, so it is taken for a forward: --bind dy=<its argument> for {op.name}"
+        raise UsageError(f"{error}; {taken}") from None
     within = replace(within, differentiated=tuple(differentiable(op)))
     return Adapted(_kernel(gradients.backward(call, op), candidate, "frozen"), _kernel(call, forward), True, within)
 
@@ -119,10 +125,14 @@ def _supported(target: Any, name: str) -> Any:
 def _is_backward(candidate: Candidate) -> bool:
     """Return whether a function is itself a backward: it has an argument for dy, or takes anything."""
     target, name = candidate.target, candidate.name
-    if inspect.isclass(target) or isinstance(target, torch.nn.Module):
+    if _is_class_or_module(target):
         return False
     exact = [p for p in signature(target, name) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     return not exact or "dy" in candidate.option.names or any(meant(p.name, ("dy",)) for p in exact)
+
+
+def _is_class_or_module(target: Any) -> bool:
+    return inspect.isclass(target) or isinstance(target, torch.nn.Module)
 
 
 def _forward(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Domain]:
@@ -204,7 +214,8 @@ def _with_names(call: Call, op: Op, returns: tuple[str, ...]) -> Call:
 
     def named_call(given: Mapping[str, Any]) -> Any:
         returned = call(given)
-        values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        own = fields_of(returned) or (returned if isinstance(returned, Mapping) else None)
+        values = list(own.values() if own else returned if isinstance(returned, (tuple, list)) else [returned])
         if len(values) != len(returns):
             values = list(flat(returned))  # of (y, (mean, rstd))
         if len(values) != len(returns):

@@ -10,20 +10,21 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+import torch
+
 from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.op import Op
 from verify_norm.core.ranges import out_of_range
 from verify_norm.loading.argument_names import FEATURES, meant
 from verify_norm.loading.bind_option import BindOption
+from verify_norm.loading.signatures import NUMBERS, form_of
 from verify_norm.loading.targets import preset
 
 ARGUMENTS = re.compile(r"\barguments?\b")  # what Python and extensions speak of where a call does not fit
 UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 DERIVED = ("normalized_shape", "weight_offset")  # of what few functions take
 ABSENT = ("bias", "residual", "scale_ub")  # of a library's norm, where the operator has none: they are None
-# What a constant can fix.
-NUMBERS = ("eps", "num_groups", "weight_offset", "training", "momentum", "scale", "variance_size", "dropout_p")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a callable: the operator's name of its value, or a constant if `source` is None."""
+    """One argument of a callable: the operator's name of its value, or a constant if `source` is None.
+
+    `form` makes of the value what the argument's annotation asks for.
+    """
 
     name: str
     source: str | None
     value: Any = None
     positional: bool = False
+    form: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +79,12 @@ class Binding:
     @property
     def plain(self) -> bool:
         """Return whether all arguments have the operator's own names and nothing else is needed."""
-        own = all(a.source == a.name != FEATURES and not a.positional for a in self.arguments)
+        own = all(a.source == a.name != FEATURES and not (a.positional or a.form) for a in self.arguments)
         return own and not self.returns and not self.rest
 
     def call(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         """Call the function with the values `given` by the operator's names, and return its result."""
-        values = [(a, a.value if a.source is None else given[a.source]) for a in self.arguments]
+        values = [(a, a.value if a.source is None else _formed(a.form, given[a.source])) for a in self.arguments]
         named = {a.name: value for a, value in values if not a.positional}
         more = {name: given[name] for name in self.every}
         try:
@@ -145,7 +150,7 @@ def bind(
             if p.name not in candidate.option.constants:
                 kept.append((p.name, f"functools.partial keeps it at {p.default!r:.60}"))
         elif source is not None:
-            arguments.append(Argument(p.name, source, None, in_order))
+            arguments.append(Argument(p.name, source, None, in_order, form_of(p.annotation, source)))
         elif p.default is p.empty and meant(p.name, absent):
             arguments.append(Argument(p.name, None, None, in_order))
             unset.append(p.name)
@@ -219,7 +224,8 @@ def _validate(
     lists = f"{op.name} offers {', '.join((*offered, *outputs))}; {candidate.name} takes {', '.join(takes)}"
     for ours, theirs in candidate.option.names.items():
         if ours not in (*offered, *outputs, *elsewhere):
-            raise UsageError(f"--bind {ours}={theirs}: unknown input {ours}; {lists}")
+            meant_by = _meant_by(ours, theirs, takes, offered)
+            raise UsageError(f"--bind {ours}={theirs}: unknown input {ours}; {meant_by or lists}")
         if theirs not in (*takes, *elsewhere) and not rest:
             raise UsageError(f"--bind {ours}={theirs}: unknown argument {theirs}; {lists}")
     for key, value in candidate.option.constants.items():
@@ -230,6 +236,19 @@ def _validate(
             raise UsageError(f"--bind {key}={value!r:.60}: {refused}")
 
 
+def _formed(form: Callable[[Any], Any] | None, value: Any) -> Any:
+    return value if form is None or value is None or isinstance(value, torch.Tensor) else form(value)
+
+
+def _meant_by(ours: str, theirs: str, takes: Collection[str], offered: Collection[str]) -> str:
+    """Return the --bind that is meant where an argument of the callable stands first; "" if it is none of these."""
+    if ours not in takes:
+        return ""
+    if theirs in offered:
+        return f"the operator's name stands first: --bind {theirs}={ours}"
+    return f"a text needs quotes, which a shell removes: --bind '{ours}=\"{theirs}\"'"
+
+
 def _taken(arguments: Iterable[Argument]) -> list[str]:
     return [a.source for a in arguments if a.source is not None]
 
@@ -237,6 +256,8 @@ def _taken(arguments: Iterable[Argument]) -> list[str]:
 def _fitting(p: inspect.Parameter, offered: tuple[str, ...], outputs: tuple[str, ...], taken: set[str]) -> str | None:
     """Return what a parameter stands for, among the names that no other parameter has taken."""
     source = meant(p.name, (n for n in offered if n not in taken))
+    if source == "normalized_shape" and p.annotation in (int, "int") and FEATURES in offered:
+        source = FEATURES
     size = isinstance(p.default, int) and not isinstance(p.default, bool) and p.default > 0
     if source is not None and (source != FEATURES or p.default is p.empty or size):
         return source

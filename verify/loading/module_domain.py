@@ -16,6 +16,7 @@ from verify_norm.loading.bind import Binding, Candidate
 from verify_norm.loading.domain import Domain
 
 ROLES = ("weight", "bias", "running_mean", "running_var")
+CONSTANTS = ("eps", "num_groups", "momentum")
 OWNED = "make it an nn.Parameter, or a buffer by register_buffer"
 RANKS = {"1": (2, 3), "2": (4,), "3": (5,)}  # of x, by the last digit in BatchNorm1d and the like
 
@@ -49,10 +50,11 @@ def domain_of(
         if isinstance(value, torch.Tensor) and (role := meant(n, ROLES)) is not None and role not in roles:
             raise UsageError(f"{name}.{n} is a plain tensor, which no optimizer and no state_dict knows; {OWNED}")
     own = {ours: v for n, v in attributes.items() if (ours := meant(n.strip("_"), (*op.attrs, FEATURES))) is not None}
+    own = _of_parts(module, op) | own
     if own.get("eps", 0.0) is None:
         own["eps"] = torch.finfo(torch.float32).eps  # as torch.nn.RMSNorm, for every type of x
     own |= {ours: v for n, v in candidate.option.constants.items() if (ours := meant(n, op.attrs)) is not None}
-    for n in ("eps", "num_groups", "momentum"):
+    for n in CONSTANTS:
         if n not in op.attrs or n in varies:
             continue
         if n == "momentum" and evaluated:
@@ -83,19 +85,33 @@ def domain_of(
     affine = None if made is not None else _affine(module, name, roles, own)
     if op.view == "rows" and made is not None and "normalized_shape" not in varies:
         held["normalized_ndim"] = 1
-    constants = tuple((n, held[n]) for n in ("eps", "num_groups", "momentum") if n in held)
+    constants = tuple((n, held[n]) for n in CONSTANTS if n in held)
     return Domain(op.view, tuple(held.items()), affine, _ranks(module, op), tied, unset=unset, constants=constants)
 
 
+def _of_parts(module: nn.Module, op: Op) -> dict[str, Any]:
+    """Return eps and the like of the modules inside, such as a torch.nn.LayerNorm, where all that have it agree."""
+    found: dict[str, set[Any]] = {}
+    for part in list(module.modules())[1:]:
+        for n, value in vars(part).items():
+            ours = n if n in CONSTANTS else meant(n.strip("_"), ("eps",))  # `groups` is that of a convolution
+            if ours in op.attrs and (value is None or isinstance(value, (int, float))):
+                found.setdefault(ours, set()).add(value)
+    return {ours: values.pop() for ours, values in found.items() if len(values) == 1}
+
+
 def _ranks(module: nn.Module, op: Op) -> tuple[int, ...]:
-    """Return the ranks of x that the name of a class as BatchNorm2d allows; any rank if empty."""
-    name = type(module).__name__
-    digit = re.search(r"([123])d$", name, re.IGNORECASE)
-    if digit is None or op.view == "rows":
-        return ()
-    if "Instance" in name and digit.group(1) == "1":
-        return (3,)  # two dimensions are one sample without a batch
-    return RANKS[digit.group(1)]
+    """Return the ranks of x that the name of a class as BatchNorm2d allows, also of torch's inside; any rank if empty.
+
+    An InstanceNorm2d takes three dimensions for one sample without a batch.
+    """
+    inside = (part for part in module.modules() if isinstance(part, nn.modules.batchnorm._NormBase))
+    for name in (type(part).__name__ for part in (module, *inside)):
+        digit = re.search(r"([123])d$", name, re.IGNORECASE)
+        if digit is not None and op.view != "rows":
+            alone = "Instance" in name and digit.group(1) == "1"  # two dimensions are one sample without a batch
+            return (3,) if alone else RANKS[digit.group(1)]
+    return ()
 
 
 def _affine(module: nn.Module, name: str, roles: Mapping[str, str], own: Mapping[str, Any]) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ module is changed, and gradients are those of the case's tensors.
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -15,7 +17,7 @@ from torch import nn
 
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.loading import module_calls, module_construction, module_state
-from verify_norm.loading.argument_names import FEATURES
+from verify_norm.loading.argument_names import FEATURES, meant
 from verify_norm.loading.bind import Binding, Candidate, bind, features
 from verify_norm.loading.copies import deep, of_module
 from verify_norm.loading.domain import Domain
@@ -35,8 +37,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
     made = _constructor(candidate, inputs) if inspect.isclass(target) else None
     module = target
     if made is not None:
-        flags = {"bias": True, "affine": True, "running": op.view == "channels"}
-        module = _constructed(candidate, made, {**TRIAL, **flags, **made.fixed})
+        made, module = _tried(candidate, made)
     pristine = of_module(deep, module)  # before any call
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps it
     elsewhere = {*op.attrs, FEATURES, "weight", "bias", *([p.name for p in _takes(target, name)] if made else ())}
@@ -109,11 +110,43 @@ def _constructor(candidate: Candidate, inputs: tuple[str, ...]) -> Binding:
     flags = [n for n in ("bias", "affine", "running") if n != "running" or op.view == "channels"]
     offered = (*attrs, FEATURES, *(n for n in flags if n != "bias" or any(t.name == n for t in op.inputs)))
     elsewhere = {*inputs, *(p.name for p in signature(cls.forward, name)), *op.attrs, *flags, "weight"}
-    own = [p for p in _takes(cls, name) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    own = _required_size([p for p in _takes(cls, name) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)])
     try:
         return bind(candidate, own, offered, elsewhere=elsewhere)
     except UsageError as error:
         raise UsageError(f"{error}; {INSTANCE}") from None
+
+
+def _required_size(own: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Return the parameters of a constructor, without a default of None where it is the only size that there is."""
+    sizes = [p for p in own if meant(p.name, (FEATURES, "normalized_shape"))]
+    if len(sizes) != 1 or sizes[0].default is not None:
+        return own
+    return [p.replace(default=p.empty) if p is sizes[0] else p for p in own]
+
+
+def _tried(candidate: Candidate, made: Binding) -> tuple[Binding, nn.Module]:
+    """Return how to construct the class, and a module: of a number where it makes a tuple of its size, or takes none.
+
+    So is ConvNeXt's LayerNorm, whose normalized_shape is a number.
+    """
+    flags = {"bias": True, "affine": True, "running": candidate.op.view == "channels"}
+    values = {**TRIAL, **flags, **made.fixed}
+    numbered = replace(
+        made,
+        arguments=tuple(replace(a, source=FEATURES) if a.source == "normalized_shape" else a for a in made.arguments),
+    )
+    try:
+        module = _constructed(candidate, made, values)
+    except UsageError:
+        with suppress(UsageError):
+            return numbered, _constructed(candidate, numbered, values)
+        raise
+    if any(
+        isinstance(held, (tuple, list)) and (*held,) == (TRIAL["normalized_shape"],) for held in vars(module).values()
+    ):
+        return numbered, _constructed(candidate, numbered, values)
+    return made, module
 
 
 def _takes(cls: type[nn.Module], name: str) -> list[inspect.Parameter]:

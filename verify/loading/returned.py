@@ -1,5 +1,6 @@
 """Names the outputs that a callable returns, and refuses what is no tensor whose values can be read."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.op import Op
+from verify_norm.loading.argument_names import meant
 
 READABLE = {
     *FORMATS,
@@ -35,16 +37,21 @@ def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
 
     None for what follows y of a forward is left out, as in a shorter tuple. Beyond the operator's outputs a kernel may
     return numbers and None, which are no outputs; of more tensors it is not known which are meant. The fields of a
-    dataclass or a named tuple are by name where all are outputs, else in order.
+    dataclass or a named tuple are by name where all are outputs, else in order. Other people's names count too.
     """
     names = [tensor.name for tensor in op.outputs]
     if own := fields_of(returned) or _named_fields(returned):
+        own = _ours(own, names)
         returned = own if own.keys() <= set(names) else tuple(own.values())
     if isinstance(returned, Mapping):
-        unknown = [name for name in returned if name not in names]
-        if unknown:
-            return f"it returned {', '.join(map(str, unknown))}; {op.name} has {', '.join(names)}"
-        found = dict(returned)
+        found = _ours(returned, names)
+        known = [name for name in found if name in names]
+        unknown = [name for name, value in found.items() if name not in names and isinstance(value, torch.Tensor)]
+        if unknown or (found and not known):
+            wrong = f"it returned {', '.join(map(str, unknown or found))}; {op.name} has {', '.join(names)}"
+            order = [name if name in names else "_" for name in found] if known else names[: len(found)]
+            return f"{wrong}; {_named_by(order)}"
+        found = {name: value for name, value in found.items() if name in names}
     else:
         in_order = _in_order(list(flat(returned)), op)
         if isinstance(in_order, str):
@@ -53,6 +60,14 @@ def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
     if op.forward is None:
         found = {name: value for name, value in found.items() if value is not None or name == names[0]}
     return found
+
+
+def _ours(returned: Mapping[Any, Any], names: list[str]) -> dict[Any, Any]:
+    """Return what came by name, under our names where another one stands for an output that is not there."""
+    free = [name for name in names if name not in returned and name != "residual_out"]  # whose others are a y's too
+    ours = {key: meant(key, free) for key in returned if isinstance(key, str) and key not in names}
+    stands = Counter(ours.values())
+    return {(name if (name := ours.get(key)) and stands[name] == 1 else key): value for key, value in returned.items()}
 
 
 def _in_order(returned: list[Any], op: Op) -> dict[str, Any] | str:
@@ -70,7 +85,11 @@ def _in_order(returned: list[Any], op: Op) -> dict[str, Any] | str:
         order = [name if _may_be_output(value) else "_" for name, value in found.items()]
     else:
         return found
-    return f'{wrong}; name what it returns in order, with _ for the rest, such as --bind "-> {", ".join(order)}"'
+    return f"{wrong}; {_named_by(order)}"
+
+
+def _named_by(order: list[str]) -> str:
+    return f'name what it returns in order, with _ for the rest, such as --bind "-> {", ".join(order)}"'
 
 
 def fields_of(returned: Any) -> dict[str, Any] | None:

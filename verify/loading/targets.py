@@ -46,6 +46,8 @@ def _part(value: Any, found: str, name: str, target: str) -> Any:
         if not hasattr(value, part):
             beside = getattr(value, "__dict__", {}).items()
             names = [n for n, v in beside if callable(v) and not n.startswith("_")]
+            if not names and getattr(value, "__file__", "") is None:  # a namespace package, such as any folder
+                raise UsageError(f"{found} is a folder: name a file in it, such as {found}/norms.py:{part}")
             raise UsageError(f"{found} has no {part!r}; {_beside(part, names)}")
         value, found = getattr(value, part), f"{found}{'.' if ':' in found else ':'}{part}"
     if not callable(value):

@@ -35,6 +35,8 @@ DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, Runtim
 BARE = "AssertionError: assert "  # without words of its own: the line of code
 ASSERTED = re.compile(r"\.(n?dim|dtype|shape|size|stride|is_contiguous|numel|is_cuda)\b| None\b")
 UNWORDED = {"rank": "values to unpack", "none": "NoneType"}  # Python's own words for another shape, or for a None
+# What pybind11 and nanobind say, before any code of the kernel runs, of a None for a tensor.
+BOUND = re.compile(r"incompatible function arguments.*\bInvoked with\b.*\bNone(Type)?\b", re.DOTALL)
 FAILS = re.compile(  # words of torch and CUDA for what goes wrong inside a kernel
     r"cuda error|cublas|illegal (memory|instruction)|out of (memory|range|bounds|resource)|internal assert|device-side"
     r"|must match the (size|existing)|view size|to view|invalid for input of size|mat1 and mat2|broadcast|singleton"
@@ -48,9 +50,9 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
     """Return the kinds of limits that an exception of a kernel speaks of; none if it does not refuse the case.
 
     An exception states a limit if it is of a type that people raise on purpose, and its words are those of a refusal,
-    or a bare `assert` about an argument. NotImplementedError refuses by its type. The errors of `x, y = t.shape` and of
-    an attribute of None count too, since Python says there what was expected. On a GPU an error about CUDA is a
-    failure; torch's error about two sizes that do not match is one everywhere.
+    or a bare `assert` about an argument. NotImplementedError refuses by its type. The errors of `x, y = t.shape`, of an
+    attribute of None and of a None for a tensor in C++ count too, since they say what was expected. On a GPU an error
+    about CUDA is a failure; torch's error about two sizes that do not match is one everywhere.
 
     >>> limits(ValueError("rms_norm supports only 2-D inputs"), on_cpu=True)
     ('rank',)
@@ -63,6 +65,8 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
     about_device = NEEDS_GPU.search(message) is not None
     if FAILS.search(message) or (about_device and not on_cpu):
         return ()
+    if isinstance(error, TypeError) and BOUND.search(str(error)):
+        return ("none",)
     unworded = tuple(kind for kind, words in UNWORDED.items() if words in message)
     if unworded:
         return unworded

@@ -4,8 +4,9 @@ A weaker contract explains an output if under it the checks find nothing about t
 cases, in others that failed, and in fresh random ones, so that it excuses no bug by luck. At least one check that found
 something has to look again, at the same element and in the same ways: a contract under which nothing is judged explains
 nothing. First come the fields that cost no accuracy, then the others by what they allow the output in a typical case,
-then the names that stand for libraries, then one of these with a field that costs nothing, such as an overwritten
-input. What explains one output is tried first on the next: the user declares all of it.
+then the names that stand for libraries, then doubtful products, then one of these where results between two operations
+are rounded too, then one of these with a field that costs nothing, such as an overwritten input. What explains one
+output is tried first on the next: the user declares all of it.
 """
 
 import time
@@ -20,11 +21,11 @@ from verify_norm.cases.exploration import explore
 from verify_norm.cases.strategies import specs
 from verify_norm.core import judge
 from verify_norm.core.contract import Contract
-from verify_norm.core.diagnosis import Diagnosis
+from verify_norm.core.diagnosis import LATE, Diagnosis
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import size
 from verify_norm.core.kernel import Kernel
-from verify_norm.core.known import Known, overwritten, write
+from verify_norm.core.known import Known, caution, overwritten, write
 from verify_norm.core.layouts import without_shared_memory
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
@@ -40,7 +41,6 @@ BOUNDED = frozenset(("accuracy", "statistics"))  # checks that judge elements by
 OTHERS = 10  # failing cases besides the smallest, spread over all of them
 FRESH = 12  # random cases, drawn with a seed that the run has not used
 ELEMENTS, ROWS = 2**12, 100  # of these cases, but for the worst: an interpreter takes milliseconds a row
-LATE = "time ran out"
 FLEETING = "the smallest case does not show it in every run"
 
 
@@ -121,7 +121,7 @@ class _Group:
                 self.tried += 1
                 if not self.explains(fields):
                     continue
-                likely = f"; {write(fields)} explains the smallest case"
+                likely = f"; {write(fields)} explains the smallest case{caution(fields)}"
                 if self.holds_in_other_cases(fields):
                     self.trial.found.append((known, fields))
                     return self.explained(known, fields)

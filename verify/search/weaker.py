@@ -9,7 +9,7 @@ from verify_norm.core import contract_fields
 from verify_norm.core.contract import Contract
 from verify_norm.core.diagnosis import Allowance
 from verify_norm.core.kernel import Kernel
-from verify_norm.core.known import NAMES, WEAKER, Known, joined, write
+from verify_norm.core.known import NAMES, WEAKER, Known, doubtful, joined, write
 from verify_norm.core.ops import OPS
 
 Candidate = tuple[Known, dict[str, Any]]  # with the fields that it changes of the kernel's own contract
@@ -48,14 +48,22 @@ class Weaker:
         return [(known, fields) for known, fields in self._changing(WEAKER) if fields.keys() <= FREE]
 
     def costly(self) -> list[Candidate]:
-        """Return the others by what they allow, then the names of libraries; none that allows an output no more.
+        """Return the others by what they allow, then names of libraries, then doubtful products, then z=x with these.
 
-        Such a one could only keep checks from looking.
+        None allows an output no more: such a one could only keep checks from looking.
         """
         found = [(known, fields) for known, fields in self._changing(WEAKER) if not fields.keys() <= FREE]
         found.sort(key=self._printed_gain)  # a tie by WEAKER
         found += self._changing(NAMES.values())
+        found.sort(key=lambda one: doubtful(one[1], dict(self.types)))
+        found += self._in_turn(found)
         return [(known, fields) for known, fields in found if self.allowance(fields).loses]
+
+    def _in_turn(self, found: list[Candidate]) -> list[Candidate]:
+        """Return those of a norm that rounds its result, where others work on it in turn: z=x with one more each."""
+        rounds = [(known, fields) for known, fields in found if fields == {"z": "x"}]
+        others = [(known, fields) for known, fields in found if not {"z", "products"} & fields.keys()]
+        return [both(one, other) for one in rounds for other in others]
 
     def allowance(self, fields: dict[str, Any]) -> Allowance:
         """Return what a typical case allows in the type, and for the call in the output, that gains most."""

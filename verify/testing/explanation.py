@@ -10,7 +10,7 @@ import numpy as np
 from verify_norm.core import contract_fields, judge
 from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.known import NAMES, WEAKER, Known, caution, write
+from verify_norm.core.known import NAMES, WEAKER, Known, caution, doubtful, write
 from verify_norm.core.run import Expected, Output
 from verify_norm.testing.arguments import Call
 from verify_norm.testing.truth import ratios, truths
@@ -29,7 +29,8 @@ def of(call: Call, name: str, output: Output, expected: Expected, contract: Cont
     if option := "" if right else _option(call, name, output, contract):
         return {"option": option}
     if found := list(_explaining(call, name, output, expected, contract, types_alone=right)):
-        return {"contract": _words(*min(found, key=lambda one: float(judge.allowed(one[2]).mean())), expected)}
+        least = min(found, key=lambda one: (doubtful(one[1], [call.spec.dtype]), float(judge.allowed(one[2]).mean())))
+        return {"contract": _words(*least, expected)}
     if right:
         values = f"its values are right as {expected.dtype}: pass what the kernel returned, or check_dtype=False"
         return {"help": values}
