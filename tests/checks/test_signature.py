@@ -50,7 +50,7 @@ def test_every_way_of_returning_is_understood(form):
         (lambda y, mean, rstd: (None, mean, rstd), "y"),
         (lambda y, mean, rstd: (y.to("meta"), mean, rstd), None),
         (lambda y, mean, rstd: (y, mean, rstd, y), None),
-        (lambda y, mean, rstd: {"out": y}, None),
+        (lambda y, mean, rstd: {"value_of": y}, None),
         (lambda y, mean, rstd: (y, 0.5, rstd), None),
         (lambda y, mean, rstd: 1 / 0, None),
     ],
