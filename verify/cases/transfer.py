@@ -11,9 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from verify_norm.cases.one_thread import one_thread
+
 SMALL = 2**20  # bytes of a tensor: a larger one is sent, read and compared by itself, and nothing of it is copied twice
 
 
+@one_thread()
 def different(some: Sequence[Tensor], others: Sequence[Tensor]) -> list[int]:
     """Return the numbers of the pairs of flat tensors of bytes that differ.
 
@@ -30,6 +33,7 @@ def different(some: Sequence[Tensor], others: Sequence[Tensor]) -> list[int]:
     return [number for number in pairs_left if not torch.equal(*pairs[number])]
 
 
+@one_thread()
 def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return copies of flat tensors of bytes, of small ones as parts of one."""
     small = [tensor for tensor in tensors if tensor.numel() <= SMALL]
@@ -37,6 +41,7 @@ def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [next(parts) if tensor.numel() <= SMALL else tensor.clone() for tensor in tensors]
 
 
+@one_thread()
 def sent(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
     """Return tensors of the host's memory on a device, each in a storage of its own like its own here."""
     stored = [torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage()) for tensor in tensors]
@@ -64,6 +69,7 @@ def _like(tensor: Tensor, held: Tensor) -> Tensor:
     return own.set_(held.untyped_storage(), tensor.storage_offset(), *where)
 
 
+@one_thread()
 def values(tensors: Sequence[Tensor]) -> list[Any]:
     """Return the tensors' values as NumPy's arrays of float64, exactly.
 

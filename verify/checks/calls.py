@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils import _python_dispatch
 
-from verify_norm.cases import make, transfer
+from verify_norm.cases import make, one_thread, transfer
 from verify_norm.cases.make import Exact
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.between import between
@@ -257,7 +257,8 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
             runs.append(call(values))
         return runs
 
-    with _in_series(), switching(SWITCH), _flags_of_modes(), ThreadPoolExecutor(2) as pool:
+    pool = ThreadPoolExecutor(2, initializer=one_thread.begin, initargs=(torch.get_num_threads(),))
+    with _in_series(), switching(SWITCH), _flags_of_modes(), pool:
         of_threads = list(pool.map(calls_of_thread, ({}, other)))
 
     def comparisons() -> Iterator[Iterator[Difference]]:

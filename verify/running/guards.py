@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from verify_norm.cases import contents
+from verify_norm.cases.one_thread import one_thread
 from verify_norm.core.layouts import memory_span
 from verify_norm.core.run import Damage
 from verify_norm.running.argument_writes import LIMIT
@@ -89,6 +90,7 @@ class PoisonEmpty(TorchDispatchMode):
             return result
         return self._guarded(result, func)
 
+    @one_thread()
     def _guarded(self, fresh: torch.Tensor, func: Any) -> torch.Tensor:
         """Return a copy of `fresh` between guards; if it is too large or unusual, itself, poisoned if possible."""
         size, empty = fresh.element_size(), func in self._EMPTY
@@ -149,6 +151,7 @@ class PoisonEmpty(TorchDispatchMode):
                 output = names[0] if names else None
                 yield Damage(buffer, where, written.size * size, int(distance) * size, output)
 
+    @one_thread()
     def _intact(self) -> bool:
         """Return whether all guards hold poison: in one comparison a device and type, since each waits for the GPU."""
         guards: defaultdict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = defaultdict(list)
