@@ -65,10 +65,11 @@ class Transformer(ast.NodeTransformer):
 
     def visit_While(self, node: ast.While) -> ast.AST:
         """Refuse the truth value of an array; let a loop without a body wait no longer than other programs can help."""
-        takes = any(_takes(call) for call in ast.walk(node.test) if isinstance(call, ast.Call))
+        test = node.test
+        takes = any(_takes(call) for call in ast.walk(test) if isinstance(call, ast.Call))
         self.generic_visit(node)
         if all(isinstance(step, ast.Pass) for step in node.body) and not node.orelse:
-            return ast.copy_location(ast.Expr(_call("waited", _later(node.test), ast.Constant(takes))), node)
+            return ast.copy_location(ast.Expr(_call("waited", _later(node.test), ast.Constant(takes))), test)
         node.test = _call("truth", node.test)
         return node
 
