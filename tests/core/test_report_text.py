@@ -8,7 +8,7 @@ from reported import FINDING, IDLE, WHOLE, report
 
 from verify_norm.core import report_text, serial
 from verify_norm.core.case_words import case
-from verify_norm.core.coverage import UNTIMED, out_of_time
+from verify_norm.core.coverage import UNTIMED, Seen, out_of_time
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import Exit
 from verify_norm.core.report_text import unchecked
@@ -60,6 +60,14 @@ def test_what_was_not_checked_has_its_reasons():
     )
     assert unchecked(report(checks=IDLE, skipped=skips[1:])) == (
         "nothing was checked. output rstd: k does not return it; it raised"
+    )
+
+
+def test_cases_without_elements_are_no_evidence_where_the_others_are_refused():
+    skips = (Skip("cases", "it does not take CPU tensors", 9), Skip("output rstd", "k does not return it", 3))
+    made = report(replace(WHOLE, refused=9), seen=Seen(), skipped=skips)
+    assert unchecked(made) == (
+        "nothing was checked: x has no element in all cases that ran. cases: it does not take CPU tensors"
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 from reported import CUT, FINDING, IDLE, WHOLE, report
 
 from verify_norm.core.case_words import case
+from verify_norm.core.coverage import Seen
 from verify_norm.core.errors import Exit, FindingsError
 from verify_norm.core.finding import Condition
 from verify_norm.core.results import worst_of
@@ -48,6 +49,9 @@ def test_what_a_failing_test_says():
         (report(replace(WHOLE, compared=39), findings=(FINDING,)), Exit.FINDINGS, Exit.FINDINGS),
         (report(replace(WHOLE, refused=361, compared=39), cases=39), Exit.NOTHING, Exit.NOTHING),
         (report(replace(CUT, compared=0), cases=3), Exit.NOTHING, Exit.NOTHING),
+        (report(replace(WHOLE, refused=9), seen=Seen()), Exit.NOTHING, Exit.NOTHING),  # cases without elements alone
+        (report(replace(WHOLE, refused=9), seen=Seen(elements=1)), Exit.PASS, Exit.PASS),
+        (report(replace(WHOLE, refused=0), seen=Seen()), Exit.PASS, Exit.PASS),
         (report(replace(WHOLE, corners=0, corners_done=0)), Exit.PASS, Exit.PASS),
         (report(None), Exit.PASS, Exit.PASS),  # of an older verify-norm
         (report(None, interrupted=True), Exit.INCOMPLETE, Exit.PASS),

@@ -458,6 +458,13 @@ def test_a_refusal_says_what_is_not_taken_where_no_case_runs_and_the_next_one_to
     assert stated(NOTHING, raised, [], alone=True).keys() == {"ValueError: no CPU"}
 
 
+def test_a_kernel_that_needs_a_gpu_may_return_an_empty_x_early():
+    raised = [Raised(CaseSpec((2, 3)), "AssertionError: x is on the CPU, needs CUDA", ("device",))]
+    empty = [CaseSpec((0, n)) for n in range(1, 10)]
+    assert "CPU tensors" in next(iter(stated(NOTHING, raised, empty).values()))
+    assert "CPU tensors" not in str(stated(NOTHING, raised, [*empty, CaseSpec((1, 1))]))
+
+
 @pytest.mark.parametrize(("fails", "runs", "hinted"), [(1, 8, False), (2, 8, True), (2, 7, False), (3, 9, True)])
 def test_two_failures_beside_eight_cases_that_run_are_a_hint(fails, runs, hinted):
     raised = [Raised(CaseSpec((2, n), weight=False), "RuntimeError: no") for n in range(2, 2 + fails)]

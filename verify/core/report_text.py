@@ -30,7 +30,10 @@ def unchecked(report: Report, of: str = "") -> str:
     if idle and len(idle) == len({*report.settings.checks}):  # none of those that were asked for applies
         why = [f"{skip.what}: {skip.reason}" for skip in told if skip.what in idle]
     why = [reason for reason in why if not reason.startswith("check ")] or why  # other such checks explain less
-    if done is None or not done.compared or not barely(done.compared, report.cases + done.refused):
+    if report.only_empty:
+        said += ": x has no element in all cases that ran"
+        why = [reason for reason in why if reason.startswith("cases: ")]
+    elif done is None or not done.compared or not barely(done.compared, report.cases + done.refused):
         why += [check.no_data for check in report.checks if check.no_data and report.cases]
     else:
         tried = count(report.cases + done.refused, "case")

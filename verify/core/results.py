@@ -102,7 +102,10 @@ class Report(Rendered):
 
     @property
     def checked(self) -> bool:
-        """Return whether any check had something to check, and an output was compared in a tenth of the tried cases."""
+        """Return whether checks had something to check: an output was compared in a tenth of the tried cases.
+
+        Cases without elements are not enough, where the kernel refuses others.
+        """
         return any(check.cases for check in self.checks) and not self._barely_compared
 
     @property
@@ -145,7 +148,13 @@ class Report(Rendered):
     @property
     def _barely_compared(self) -> bool:
         done = self.coverage
-        return done is not None and barely(done.compared, self._tried)
+        return done is not None and (barely(done.compared, self._tried) or self.only_empty)
+
+    @property
+    def only_empty(self) -> bool:
+        """Return whether the kernel refused cases, and x had no element in all that were compared."""
+        done, seen = self.coverage, self.seen
+        return done is not None and done.refused > 0 and seen is not None and not seen.elements
 
 
 def worst_of(verdicts: Iterable[Exit], *, every: bool = True) -> Exit:

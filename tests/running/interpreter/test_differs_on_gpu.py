@@ -79,7 +79,7 @@ def product(X, Out, N: tl.constexpr, PRECISION: tl.constexpr, SUM: tl.constexpr)
 @pytest.mark.parametrize(
     ("dtype", "precision", "total", "name"),
     [
-        ("float32", "tf32", tl.float32, arithmetic.TF32),
+        ("float32", "tf32", tl.float32, None),
         ("float32", "ieee", tl.float32, None),
         ("bfloat16", "tf32", tl.float32, None),
         ("float16", "tf32", tl.float32, None),
@@ -93,14 +93,25 @@ def test_a_product_of_matrices_in_few_bits_is_noted(seen, dtype, precision, tota
     assert torch.equal(out, x.float() @ x.float())
 
 
+def test_a_product_in_tf32_reads_ten_bits_of_a_fraction():
+    step = 2.0**-10
+    x = torch.diag(torch.tensor([1 + step, 1 + step / 2, -1 - 1.9 * step, 3.0e38, torch.inf] + [1.0] * 11))
+    out, exact = torch.zeros(16, 16), torch.zeros(16, 16)
+    product[(1,)](x, out, 16, "tf32", tl.float32)
+    product[(1,)](x, exact, 16, "ieee", tl.float32)
+    assert out.diag()[:3].tolist() == torch.tensor([(1 + step) ** 2, 1.0, (1 + step) ** 2]).tolist()
+    assert exact.diag()[1].item() == torch.tensor((1 + step / 2) ** 2).item()
+    short = torch.full((16, 16), 0x7F800001, dtype=torch.int32).view(torch.float32)  # a NaN by its last bit alone
+    product[(1,)](short, out, 16, "tf32", tl.float32)
+    assert out.isnan().all()
+
+
 @triton.jit
 def at_once(X, Out, HOW: tl.constexpr):
     i = tl.arange(0, 16)
     a = tl.load(X + i[:, None] * 16 + i[None, :])
     if HOW == "dot":
         r = tl.dot(a, a)
-    elif HOW == "exact dot":
-        r = tl.dot(a, a, input_precision="ieee")
     elif HOW == "cast":
         r = (a * 1e12).to(tl.int32)
     elif HOW == "divide":
@@ -115,11 +126,10 @@ def at_once(X, Out, HOW: tl.constexpr):
 @pytest.mark.parametrize(
     ("how", "name"),
     [
-        ("dot", arithmetic.TF32),
+        ("dot", None),
         ("cast", arithmetic.OUT_OF_RANGE),
         ("divide", arithmetic.BY_ZERO),
         ("shift", arithmetic.TOO_FAR),
-        ("exact dot", None),
         ("other", None),
     ],
 )

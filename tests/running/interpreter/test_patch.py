@@ -157,16 +157,3 @@ def test_a_float_is_a_scalar_and_libdevice_has_a_root():
     out = torch.zeros(2)
     _root[(1,)](torch.tensor([4.0]), out, 0.1)
     assert out.tolist() == pytest.approx([4.1**-0.5, 0.1], rel=1e-6)
-
-
-@triton.autotune(configs=[triton.Config({"BLOCK": block}) for block in (8, 4)], key=["N"])
-@triton.jit
-def _tuned(out_ptr, N, BLOCK: tl.constexpr):
-    tl.store(out_ptr + tl.program_id(0), tl.load(out_ptr + tl.program_id(0)) + BLOCK)
-
-
-@interpreted
-def test_an_autotuned_kernel_takes_its_first_configuration_and_runs_once():
-    out = torch.zeros(3)
-    _tuned[(3,)](out, 3)
-    assert out.tolist() == [8.0] * 3

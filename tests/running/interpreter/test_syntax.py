@@ -7,6 +7,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime.errors import InterpreterError
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
@@ -16,6 +17,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 from verify_norm.running.interpreter import patch, probes, syntax
+from verify_norm.running.refusals import INTERPRETED
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is interpreted")
 
@@ -238,3 +240,51 @@ def test_a_loop_begins_and_steps_as_it_says(first, last, step, total):
     else:
         counted[(1,)](*given)
         assert out.tolist() == [3, 9, 64, total]
+
+
+@triton.jit
+def lock(Lock, Out, RELEASED: tl.constexpr):
+    while tl.atomic_cas(Lock, 0, 1) == 1:
+        pass
+    tl.store(Out, tl.load(Out) + 1)
+    if RELEASED:
+        tl.atomic_xchg(Lock, 0)
+
+
+def test_a_lock_that_is_not_released_is_a_deadlock():
+    out = torch.zeros(1)
+    lock[(3,)](torch.zeros(1, dtype=torch.int32), out, True)
+    assert out.item() == 3
+    lock[(1,)](torch.zeros(1, dtype=torch.int32), out, False)
+    with pytest.raises(InterpreterError, match=r"^RuntimeError: deadlock: .* in `while tl.atomic_cas"):
+        lock[(3,)](torch.zeros(1, dtype=torch.int32), out, False)
+
+
+@triton.jit
+def barrier(Count, programs, HOW: tl.constexpr):
+    tl.atomic_add(Count, 1)
+    if HOW == "load":
+        while tl.load(Count) < programs:
+            pass
+    elif HOW == "compare":
+        while tl.atomic_cas(Count, programs, programs) != programs:
+            pass
+    else:
+        while tl.atomic_add(Count, 1) < 20:
+            pass
+
+
+@pytest.mark.parametrize("how", ["load", "compare"])
+def test_a_barrier_of_all_programs_needs_a_gpu(how):
+    count = torch.zeros(1, dtype=torch.int32)
+    barrier[(1,)](count, 1, how)
+    with pytest.raises(InterpreterError, match=f"waits for later ones needs a GPU: {INTERPRETED}"):
+        barrier[(2,)](torch.zeros_like(count), 2, how)
+    with pytest.raises(InterpreterError, match="deadlock"):  # no program is left that it may wait for
+        barrier[(1,)](torch.zeros_like(count), 2, how)
+
+
+def test_a_loop_without_a_body_may_end():
+    count = torch.zeros(1, dtype=torch.int32)
+    barrier[(1,)](count, 1, "add")
+    assert count.item() == 21

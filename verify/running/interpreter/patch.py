@@ -1,10 +1,11 @@
 """Patches Triton's interpreter to compute as a GPU does, and to reduce in a tree.
 
-`conversions` rounds to bfloat16 and 8 bits, `arithmetic` patches operations, `syntax` the statements of a kernel, and
-`libdevice` adds its functions. This module gives the numbers that a kernel is called with the types that they have in a
-compiled kernel. Results are compared with those of a GPU, program by program, in benchmarks/results/interpreter.json.
-At every start two kernels test casts and loops (`conversions.prove` and `prove`). Without the patches half of all
-bfloat16 results would look one ulp wrong, and a loop over int64 bounds would overflow.
+`conversions` rounds to bfloat16 and 8 bits, `arithmetic` patches operations, `syntax` the statements of a kernel,
+`launches` what starts it, `device` what its launcher asks for, and `libdevice` adds its functions. This module gives
+the numbers that a kernel is called with the types that they have in a compiled kernel. Results are compared with
+those of a GPU, program by program, in benchmarks/results/interpreter.json. At every start two kernels test casts and
+loops (`conversions.prove` and `prove`). Without the patches half of all bfloat16 results would look one ulp wrong,
+and a loop over int64 bounds would overflow.
 
 What differs still: the order of sums, the last bits of functions, and x·y + z, which a GPU contracts into one fma. The
 error bounds allow for these. An operation of `arithmetic.differs_on_gpu` is named in the findings of a kernel that uses
@@ -19,17 +20,15 @@ import dataclasses
 import importlib
 import os
 import sys
-import threading
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from verify_norm.core import packages
-from verify_norm.running.interpreter import arithmetic, conversions, libdevice, speedups, syntax
+from verify_norm.running.interpreter import arithmetic, conversions, device, launches, libdevice, speedups, syntax
 
 PATCHED = "_verify_norm_patched"
-LAUNCH = threading.RLock()
 
 
 def enable() -> str:
@@ -55,10 +54,9 @@ def enable() -> str:
     os.environ["TRITON_INTERPRET"] = "1"
     if not hasattr(interpreter, PATCHED):
         _patch(interpreter)
-        # @triton.autotune takes its first configuration: timing needs a GPU, and Triton raises without one
-        triton.runtime.autotuner.Autotuner._bench = lambda self, *args, config, **meta: [0.0]
         speedups.patch_once(interpreter, triton.language)
-        arithmetic.around(interpreter.GridExecutor, "__call__", _launched)
+        launches.patch(interpreter)
+        device.patch()
         speedups.make_types_once(triton.language.core)
         speedups.know_types_once(interpreter)
         speedups.broadcast_unequal(type(interpreter.interpreter_semantic))
@@ -231,12 +229,6 @@ def _tree(reduction: Any, inputs: Any) -> list[Any] | None:
     if reduction.keep_dims:
         ends = [e.reshape([1] * len(shape)) if flat else np.expand_dims(e, axis) for e in ends]
     return [reduction.to_tensor(e, t.dtype) for e, t in zip(ends, inputs, strict=True)]
-
-
-def _launched(own: Any, *args: Any, **options: Any) -> Any:
-    """Launch a grid without NumPy's warnings. Threads take turns: a launch patches the language."""
-    with LAUNCH, np.errstate(all="ignore"):
-        return own(*args, **options)
 
 
 FAR = 3 * 2**31  # an offset that needs 64 bits

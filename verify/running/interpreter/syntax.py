@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from verify_norm.running.refusals import INTERPRETED
+
+SPINS = 1000  # of a loop that waits; more than an addition at each spin may need
 NAME = "verify_norm_syntax"  # this module, among the globals of a kernel
 
 
@@ -61,8 +64,12 @@ class Transformer(ast.NodeTransformer):
         return node
 
     def visit_While(self, node: ast.While) -> ast.AST:
-        """Refuse the truth value of an array."""
+        """Refuse the truth value of an array; let a loop without a body wait no longer than other programs can help."""
+        test = node.test
+        takes = any(_takes(call) for call in ast.walk(test) if isinstance(call, ast.Call))
         self.generic_visit(node)
+        if all(isinstance(step, ast.Pass) for step in node.body) and not node.orelse:
+            return ast.copy_location(ast.Expr(_call("waited", _later(node.test), ast.Constant(takes))), test)
         node.test = _call("truth", node.test)
         return node
 
@@ -85,6 +92,12 @@ class Transformer(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         """Leave assertions out: a kernel is compiled without them."""
         return ast.Pass()
+
+
+def _takes(call: ast.Call) -> bool:
+    """Return whether a call may take a lock: an exchange, or a comparison with another number than it stores."""
+    name, given = ast.unparse(call.func).rpartition(".")[2], [ast.unparse(value) for value in call.args[1:3]]
+    return name == "atomic_xchg" or (name == "atomic_cas" and len({*given}) != 1)
 
 
 def _call(name: str, *arguments: ast.expr, keywords: list[ast.keyword] | None = None) -> ast.Call:
@@ -157,6 +170,21 @@ def truth(value: Any) -> Any:
     if _is_tensor(value) and value.handle.data.size != 1:
         raise ValueError("Boolean value of Tensor with more than one value is ambiguous")
     return value
+
+
+def waited(condition: Callable[[], Any], takes: bool) -> None:
+    """Wait until a condition no longer holds: here one program runs after another, and none runs while one waits.
+
+    Raises RuntimeError if it goes on to hold and no later program can change that: all are over, or it `takes` a lock.
+    Otherwise raises NotImplementedError: on a GPU the later programs run at the same time.
+    """
+    for _ in range(SPINS):
+        if not truth(condition()):
+            return
+    builder = _triton()[1].interpreter_builder
+    if takes or all(at == size - 1 for at, size in zip(builder.grid_idx, builder.grid_dim, strict=True)):
+        raise RuntimeError("deadlock: no other program ends the wait, for example by the release of a lock,")
+    raise NotImplementedError(f"a program that waits for later ones needs a GPU: {INTERPRETED}")
 
 
 def chosen(condition: Any, body: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
