@@ -172,7 +172,11 @@ class RMSNorm(nn.Module):
             (),
             "bad.py:RMSNorm: unknown argument config; rmsnorm_fwd offers * or name an instance of it, such as path/",
         ),
-        ("bad.py:rms_norm_gpu_forward", (), "nothing was checked. * it does not take CPU tensors (AssertionError: "),
+        (
+            "bad.py:rms_norm_gpu_forward",
+            (),
+            "nothing was checked: x has no element * it does not take CPU tensors (AssertionError: ",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(tmp_path, name, arguments, said, few_corners):

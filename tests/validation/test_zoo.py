@@ -6,8 +6,10 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import fields, replace
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -104,6 +106,30 @@ def test_a_worker_that_was_interrupted_in_a_search_takes_no_further_example(monk
         with pytest.raises(KeyboardInterrupt):
             zoo._run("A34_dw_missing", settings, ())
         monkeypatch.setattr(zoo, "run", lambda *_: pytest.fail("it takes a further example"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks at /proc")
+def test_workers_end_with_a_command_that_is_killed():
+    """Each waits at a pipe for work, whose other end the workers themselves hold open too."""
+    code = (
+        "import os, signal\n"
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "from verify_norm.running.fork_server import context\n"
+        "from verify_norm.search import PRELOAD\n"
+        "from verify_norm.validation import zoo\n"
+        "pool = ProcessPoolExecutor(2, context(PRELOAD), zoo._start_server, ('cuda',))\n"
+        "print(*{future.result() for future in [pool.submit(os.getpid) for _ in range(2)]}, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    # those that stay would hold its output open
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    workers = [Path("/proc") / pid for pid in run.stdout.split()]
+    assert workers, run.stderr
+    deadline = time.monotonic() + 10.0
+    while any(worker.exists() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [worker for worker in workers if worker.exists()]
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,15 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import parent_process
-from multiprocessing.connection import wait
 from typing import Any
 
 from verify_norm.campaign.model import Outcome, Unit
 from verify_norm.core.errors import UsageError, one_line
+from verify_norm.running.fork_server import end_with_caller
 
 
 def begin(gpu: str) -> None:
@@ -27,14 +25,7 @@ def begin(gpu: str) -> None:
     os.dup2(2, 1)
     if gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os.killpg(0, signal.SIGKILL)
+    end_with_caller(lambda: os.killpg(0, signal.SIGKILL))
 
 
 def overdue(limit: float) -> str:

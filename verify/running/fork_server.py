@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, parent_process, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any, TypeVar
@@ -71,6 +71,16 @@ class Child:
         self.kill()
         self._process.join()
         self._channel.close()
+
+
+def end_with_caller(end: Callable[[], object] = lambda: os._exit(1)) -> None:
+    """End this process, or what `end` ends, once the one that asked for it has ended, even where that was killed.
+
+    A process of a pool waits for work at a pipe that the others of its pool hold open too.
+    """
+    caller = parent_process()
+    if caller is not None:
+        threading.Thread(target=lambda: (wait([caller.sentinel]), end()), daemon=True).start()
 
 
 def ending(status: int | None) -> str:

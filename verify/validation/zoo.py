@@ -23,7 +23,7 @@ from verify_norm.kernels.zoo import ZOO
 from verify_norm.kernels.zoo.example import Example
 from verify_norm.loading import registry
 from verify_norm.running.environment import environment
-from verify_norm.running.fork_server import Child, EndedError, context, without_interrupts
+from verify_norm.running.fork_server import Child, EndedError, context, end_with_caller, without_interrupts
 from verify_norm.running.interpreter import patch
 from verify_norm.search import PRELOAD
 from verify_norm.search.search import search
@@ -166,9 +166,10 @@ def _end(workers: set[BaseProcess]) -> None:
 def _start_server(device: str) -> None:
     """Start the worker's fork server with the imports that its processes need, so that no kernel's time includes them.
 
-    Not on a GPU: this module imports Triton, and there the kernel has to. Ctrl-C reaches the worker from here on; a
-    search handles it, and beside one it is remembered.
+    No server on a GPU: this module imports Triton, and there the kernel has to. The worker ends with its caller. Ctrl-C
+    reaches it from here on; a search handles it, and beside one it is remembered.
     """
+    end_with_caller()
     signal.signal(signal.SIGINT, _remember)
     if device == "cpu":
         forkserver.set_forkserver_preload([PRELOAD, __name__])
