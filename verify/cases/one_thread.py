@@ -12,7 +12,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute in one thread in this block, or in the function that this decorates; a change takes 0.1 µs."""
+    """Let torch compute in one thread in this block, or in the function that this decorates."""
     number = torch.get_num_threads()
     if number == 1:
         yield
