@@ -133,12 +133,13 @@ def test_cos_and_the_like_promote_y_as_a_weight_does(tensor, output, other_dtype
 def test_beside_cos_in_float32_y_may_have_two_types(got, other_dtype, output, expected):
     y = Expected(np.ones(2), np.zeros(2), "float16")
     spec = CaseSpec((2,), "float16", other_dtype=other_dtype)
-    assert promises.promoted(y, got, Contract(output=output), spec) == replace(y, dtype=expected)
+    assert promises.promoted({"y": y}, got, Contract(output=output), spec) == {"y": replace(y, dtype=expected)}
 
 
 def test_an_output_of_few_bits_has_its_type_beside_cos_in_float32():
-    y, spec = Expected(np.ones(2), np.zeros(2), "int8"), CaseSpec((2,), "float16", other_dtype="float32")
-    assert promises.promoted(y, "float32", Contract(), spec) is y
+    expected = {"y": Expected(np.ones(2), np.zeros(2), "int8")}
+    spec = CaseSpec((2,), "float16", other_dtype="float32")
+    assert promises.promoted(expected, "float32", Contract(), spec) is expected
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ class Seen:
         rows, elements = geometry.size(spec, op)
         weights = [tensor.name for tensor in op.inputs if tensor.role == "weight" and getattr(spec, tensor.name, True)]
         mixed = weights and spec.weight_dtype not in (None, spec.dtype)
-        wider = spec.other_dtype not in (None, spec.dtype) and any(tensor.dtype == "other" for tensor in op.inputs)
+        wider = op.other_inputs and spec.other_dtype not in (None, spec.dtype)
         given = (name.rpartition(" ") for name in layouts)
         taken: dict[str, dict[str, int]] = {}
         for check, way in (*ways, *_of_training(spec, op)):

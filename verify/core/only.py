@@ -165,7 +165,7 @@ def applies(name: str, op: Op) -> bool:
     if name == "rotary":
         return any(tensor.extent == "position" for tensor in op.inputs)
     if name == "other_dtype":
-        return any(tensor.dtype == "other" for tensor in op.inputs)
+        return bool(op.other_inputs)
     return name in inputs if name in ("weight", "bias", "dresidual_out") else True
 
 

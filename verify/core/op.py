@@ -126,6 +126,11 @@ class Op:
         return any(tensor.extent == "one" for tensor in self.inputs)
 
     @property
+    def other_inputs(self) -> tuple[str, ...]:
+        """The names of the inputs whose type is `CaseSpec.other_dtype`: cos and sin, or scale and shift."""
+        return tuple(tensor.name for tensor in self.inputs if tensor.dtype == "other")
+
+    @property
     def stage_inputs(self) -> tuple[str, ...]:
         """The names of the inputs of its stages."""
         return () if self.chain is None else tuple(self.chain.stage_inputs)

@@ -1,5 +1,6 @@
 """What a contract promises, in numbers: the arithmetic of a bound, the types of outputs, and how values are rounded."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from verify_norm.core.op import Tensor
 from verify_norm.core.run import Expected
 from verify_norm.core.spec import CaseSpec
 from verify_norm.reference.arithmetic import Arithmetic
+
+Truths = Mapping[str, Expected | None]  # by output
 
 
 def arithmetic(contract: Contract, dtype: str, weight_dtype: str | None = None) -> Arithmetic:
@@ -73,13 +76,15 @@ def output_dtype(
     return promised.get(tensor.name) or tensor.among(dtype, weight_dtype, other_dtype)
 
 
-def promoted(y: Expected, got: str, contract: Contract, spec: CaseSpec) -> Expected:
-    """Return y's truth with the type that a kernel's y has, where that is right too, else as it is.
+def promoted(expected: Truths, got: str | None, contract: Contract, spec: CaseSpec) -> Truths:
+    """Return the truths with y's in the type that a kernel's y has, where that is right too, else as they are.
 
     Beside cos or a scale in float32 a kernel may keep the type of x, or return what torch promotes the two types to.
     """
-    either = contract.output is None and spec.other_dtype is not None and y.dtype == spec.dtype
-    return replace(y, dtype=got) if either and got == spec.other_dtype else y
+    if got is None or got != spec.other_dtype or contract.output is not None:
+        return expected
+    y = expected.get("y")
+    return expected if y is None or y.dtype != spec.dtype else {**expected, "y": replace(y, dtype=got)}
 
 
 def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:

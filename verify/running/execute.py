@@ -52,7 +52,7 @@ def execute(
         damage = (*arguments.damage(writable(kernel, case)), *called.damage)
         values = _values(called, case, kernel)
         seconds = clock() - started
-        case = _promoted(case, kernel.contract, values)
+        case = _promoted(case, kernel.contract, values.get("y"))
         judged = {name: _judged(output, case, name) for name, output in values.items()}
         return Run(
             kernel,
@@ -83,7 +83,7 @@ def results(kernel: Kernel, case: Case, within: AbstractContextManager[Any] | No
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, limits=called.limits)
         values = _values(called, case, kernel)
-        case = _promoted(case, kernel.contract, values)
+        case = _promoted(case, kernel.contract, values.get("y"))
         judged = {name: _judged(output, case, name) for name, output in values.items()}
         return Run(kernel, case, judged, returned=_present(called.outputs))
 
@@ -116,12 +116,10 @@ def _values(called: Called, case: Case, kernel: Kernel) -> dict[str, Output | No
     return {name: read.get(name) for name in outputs}
 
 
-def _promoted(case: Case, contract: Contract, outputs: Mapping[str, Output | None]) -> Case:
+def _promoted(case: Case, contract: Contract, y: Output | None) -> Case:
     """Return the case whose y has the type that the kernel's has, where two types are right."""
-    y, expected = outputs.get("y"), case.expected.get("y")
-    if y is None or expected is None:
-        return case
-    return replace(case, expected={**case.expected, "y": promises.promoted(expected, y.dtype, contract, case.spec)})
+    expected = promises.promoted(case.expected, None if y is None else y.dtype, contract, case.spec)
+    return case if expected is case.expected else replace(case, expected=expected)
 
 
 def _judged(output: Output | None, case: Case, name: str) -> Output | None:

@@ -167,10 +167,9 @@ def _spec(op: Op, given: Mapping[str, Values], attributes: Mapping[str, Any]) ->
         flags["rotary"] = next((part for part, of in geometry.ROTARY.items() if columns == (n // (2 * of),)), "full")
     flags["running"] = {"running_mean", "running_var"} <= given.keys()
     rank = _normalized(attributes.get("normalized_shape"), given, affine, shape, whose) if op.view == "rows" else 1
-    other = next((given[t.name].dtype for t in op.inputs if t.dtype == "other" and t.name in given), x.dtype)
+    other = next((given[name].dtype for name in op.other_inputs if name in given), x.dtype)
     if other not in KERNEL_DTYPES:
-        name = next(t.name for t in op.inputs if t.dtype == "other")
-        raise UsageError(f"{name}: expected {alternatives(KERNEL_DTYPES)}, got {other}")
+        raise UsageError(f"{op.other_inputs[0]}: expected {alternatives(KERNEL_DTYPES)}, got {other}")
     flags["other_dtype"] = None if other == x.dtype else other
     spec = CaseSpec(shape, x.dtype, None if kind == x.dtype else kind, rank, further=(), **flags, **own)
     channels, groups = shape[min(1, len(shape) - 1)], spec.num_groups

@@ -1,6 +1,6 @@
 """The truth of one call and its bound, and the errors of results relative to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -11,11 +11,11 @@ from verify_norm.core import judge
 from verify_norm.core.contract import Contract
 from verify_norm.core.dtypes import Array
 from verify_norm.core.geometry import leads
+from verify_norm.core.promises import Truths
 from verify_norm.core.run import Expected
 from verify_norm.testing.arguments import Call
 
 BLOCK = 2**16  # elements of x in one part: an array of float64 then takes half a megabyte
-Truths = Mapping[str, Expected | None]
 
 
 def truths(call: Call, contract: Contract) -> Truths:

@@ -12,10 +12,11 @@ from verify_norm.core.excess import element, excess, unlike
 from verify_norm.core.known import declared
 from verify_norm.core.op import Op
 from verify_norm.core.ops import forward_of
+from verify_norm.core.promises import Truths
 from verify_norm.core.run import Expected, Output
 from verify_norm.testing import explanation
 from verify_norm.testing.arguments import Call, Values
-from verify_norm.testing.truth import Truths, ratios, truths
+from verify_norm.testing.truth import ratios, truths
 
 
 def promised(contract: object, op: Op) -> Contract:
@@ -75,10 +76,8 @@ def of(call: Call, passed: Mapping[str, Values | None], contract: Contract, chec
 
 def _problems(call: Call, passed: Mapping[str, Values | None], contract: Contract, check_dtype: bool) -> Iterator[str]:
     """Yield what is wrong with each output, a text of some lines."""
-    expected = dict(truths(call, contract))
-    y, of_y = passed.get("y"), expected.get("y")
-    if y is not None and of_y is not None:
-        expected["y"] = promises.promoted(of_y, y.dtype, contract, call.spec)
+    y = passed.get("y")
+    expected = promises.promoted(truths(call, contract), None if y is None else y.dtype, contract, call.spec)
     for name, output in judged(call, passed, expected, contract, check_dtype=check_dtype).items():
         truth, one = expected[name], passed[name]
         told = list(_wrong(call, name, output, truth, contract))
@@ -135,7 +134,6 @@ def _case(call: Call) -> str:
     spec = call.spec
     words = [f"{call.op.name}, x {'×'.join(map(str, spec.shape))} {spec.dtype}"]
     words += [f"weight {spec.weight_dtype}"] * (spec.weight_dtype is not None)
-    others = next((t.name for t in call.op.inputs if t.dtype == "other"), "")
-    words += [f"{others} {spec.other_dtype}"] * (spec.other_dtype is not None)
+    words += [f"{name} {spec.other_dtype}" for name in call.op.other_inputs[:1] if spec.other_dtype is not None]
     words += [f"{name} {getattr(spec, name)}" for name in call.op.attrs if name != "normalized_shape"]
     return ", ".join(words)

@@ -45,9 +45,11 @@ def _changes(spec: CaseSpec, op: Op) -> Iterator[tuple[dict[str, Any], str]]:
         own = spec.weight_dtype in (None, spec.dtype)
         another = "bfloat16" if spec.dtype == "float32" else "float32"
         yield {"weight_dtype": another if own else None}, "weights of another type"
-    others = [tensor.name for tensor in op.inputs if tensor.dtype == "other"]
-    if others and spec.dtype != "float32":
-        yield {"other_dtype": None if spec.other_dtype else "float32"}, f"{' and '.join(others)} of another type"
+    if op.other_inputs and spec.dtype != "float32":
+        yield (
+            {"other_dtype": None if spec.other_dtype else "float32"},
+            f"{' and '.join(op.other_inputs)} of another type",
+        )
     for tensor in op.inputs:
         if tensor.extent not in ("data", "affine", "sample"):
             continue
