@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch._dynamo  # which torch itself imports in the first call under a mode, and changes the environment
 from checking import findings, layernorm_fwd, run_of
 from directions import ROWS
 from torch.nn import functional
