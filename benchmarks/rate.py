@@ -52,6 +52,9 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from verify_norm.running import fork_server
+from verify_norm.search import PRELOAD
+fork_server.start_ahead(PRELOAD, TRITON_INTERPRET=None)
 from verify_norm.core.serial import jsonable
 from verify_norm.search import drawing, search
 from verify_norm.search.request import request

@@ -8,7 +8,7 @@ from verify_norm import cli
 from verify_norm.running import fork_server
 from verify_norm.search import PRELOAD
 
-INTERPRETED, COMPILED = {"TRITON_INTERPRET": "1"}, {}
+INTERPRETED, COMPILED = {"TRITON_INTERPRET": "1"}, {"TRITON_INTERPRET": None}
 
 
 @pytest.fixture
@@ -19,6 +19,7 @@ def started(monkeypatch):
     monkeypatch.setattr(cli.packages, "without_triton", lambda: "")
     monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/nvidiactl")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     return found
 
 
@@ -59,3 +60,9 @@ def test_without_a_gpu_triton_interprets(started, monkeypatch, lacking):
     monkeypatch.setattr(cli.packages, "without_triton", lambda: "Triton is not installed")
     cli.start_ahead(["--kernel", "k.py:f"])
     assert started == [(PRELOAD, INTERPRETED), (PRELOAD, COMPILED)]
+
+
+def test_with_a_gpu_triton_may_interpret_because_the_user_says_so(started, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    cli.start_ahead(["--kernel", "k.py:f"])
+    assert started == [(PRELOAD, INTERPRETED)]

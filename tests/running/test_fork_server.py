@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from os import environ
 
 import pytest
 from answering import LONG, close_all, leave, refuse, start_another
@@ -100,7 +101,10 @@ first = forkserver._forkserver._forkserver_pid
 assert "ANSWER" not in os.environ
 if len(sys.argv) > 1:
     os.environ["ANSWER"] = sys.argv[1]
-    process = fork_server.context("json").Process(target=os.system, args=("echo answer $ANSWER",))
+    os.environ["OTHER"] = "set meanwhile"
+    os.environ.pop("GONE")
+    command = "echo answer $ANSWER, $OTHER, ${GONE-gone}"
+    process = fork_server.context("json").Process(target=os.system, args=(command,))
     process.start()
     process.join()
     assert "torch" not in sys.modules
@@ -111,7 +115,8 @@ print(first, forkserver._forkserver._forkserver_pid == first)
 def _ahead(*arguments):
     """Return what a process prints that starts the server ahead, and the number of that server."""
     command = [sys.executable, "-c", AHEAD, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LONG)
+    environment = {**environ, "GONE": "still there"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LONG, env=environment)
     *answer, last = done.stdout.split("\n")[:-1]
     server, same = last.split()
     return answer, int(server), same == "True"
@@ -124,10 +129,10 @@ def test_a_server_that_has_ended_is_not_ended_again():
 
 
 @pytest.mark.parametrize("answer", ["42", "43"])
-def test_a_server_that_was_started_ahead_serves_in_the_environment_that_it_was_told(answer):
+def test_processes_of_a_server_that_was_started_ahead_have_the_environment_of_their_caller(answer):
     printed, server, same = _ahead(answer)
-    assert printed == [f"answer {answer}"]
-    assert same == (answer == "42"), "for another environment there is another server"
+    assert printed == [f"answer {answer}, set meanwhile, gone"]
+    assert same == (answer == "42"), "what it imports may depend on the variables that it was told: then another starts"
     assert _ends(server)
 
 

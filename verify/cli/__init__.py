@@ -60,10 +60,8 @@ def start_ahead(arguments: Sequence[str]) -> None:
 
     on_cpu = "--device=cpu" in arguments or ("--device", "cpu") in pairwise(arguments)
     seen = os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(map(os.path.exists, GPUS))
-    environment = {}
-    if (on_cpu or not seen) and not packages.without_triton():
-        environment["TRITON_INTERPRET"] = "1"
-    fork_server.start_ahead(PRELOAD, **environment)
+    interpreted = (on_cpu or not seen) and not packages.without_triton()
+    fork_server.start_ahead(PRELOAD, TRITON_INTERPRET="1" if interpreted else os.environ.get("TRITON_INTERPRET"))
 
 
 def _leave(threads: Sequence[threading.Thread], code: object) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, parent_process, resource_tracker
 from multiprocessing.connection import wait
@@ -105,21 +105,34 @@ def without_interrupts() -> Iterator[None]:
 
 
 _starting = threading.Lock()  # for what a start changes here: `__main__`, and the server's state
-_ahead: dict[str, str] | None = None  # the environment of a server that runs and has started no process yet
+_ahead: dict[str, str | None] | None = None  # what a server that has started no process yet was told of the environment
 
 
 class _Process(ForkServerProcess):
-    """A child that does not import the caller's script again: the script needs no `if __name__` guard."""
+    """A child in the caller's environment, not the server's, that does not import the caller's script again.
+
+    So the script needs no `if __name__` guard.
+    """
+
+    environment: dict[str, str]
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
         global _ahead
         with _starting, no_main():
-            if _ahead not in (None, os.environ):
+            if any(os.environ.get(name) != value for name, value in (_ahead or {}).items()):
                 _end_server()
             _ahead = None
             _ensure_server()
+            process_obj.environment = dict(os.environ)
             return ForkServerProcess._Popen(process_obj)
+
+    def run(self) -> None:
+        """Call the target, in the environment that the caller had when it started this process."""
+        if os.environ != self.environment:
+            os.environ.clear()
+            os.environ.update(self.environment)
+        super().run()
 
 
 class _Context(ForkServerContext):
@@ -133,25 +146,29 @@ def context(preload: str) -> ForkServerContext:
     return made
 
 
-def start_ahead(preload: str, **variables: str) -> None:
+def start_ahead(preload: str, **variables: str | None) -> None:
     """Start the server now, so that it imports `preload` while this process imports what it needs itself.
 
-    It gets this process's environment, with the variables that this process will set. If the environment is another one
-    when the first process starts, the server is started again.
+    It gets this process's environment, with the variables that this process will set, or will not have (None): what it
+    imports depends on them. If one of them is another when the first process starts, the server is started again.
     """
     global _ahead
-    before = {name: os.environ[name] for name in variables if name in os.environ}
-    os.environ.update(variables)
+    before = {name: os.environ.get(name) for name in variables}
+    _set(variables)
     try:
         with _starting, no_main():
             forkserver.set_forkserver_preload([preload])
             _ensure_server()
-        _ahead = dict(os.environ)
+        _ahead = variables
     finally:
-        for name in variables.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
+        _set(before)
     atexit.register(_end_unused)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    """Set these variables of the environment, and delete those that are None."""
+    for name, value in variables.items():
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def _ensure_server() -> None:

@@ -212,6 +212,8 @@ class Crew:
                 raise
             finally:
                 for process in self._isolated[1:]:
+                    process.stop()  # all at once: CUDA takes a tenth of a second to end each
+                for process in self._isolated[1:]:
                     process.close()
                 self._isolated[0].resume()
 
