@@ -114,6 +114,31 @@ def test_what_the_import_of_a_file_replaces(tmp_path):
     del torch.mine
 
 
+LAZY = """
+import sys
+from importlib.util import LazyLoader, find_spec, module_from_spec
+from verify_norm.loading import functions
+
+functions.Functions(of_torch=True)  # imports a part of torch, which reads attributes of all modules
+functions._watched.cache_clear()
+specification = find_spec("lazy_one")
+specification.loader = LazyLoader(specification.loader)
+sys.modules["lazy_one"] = module = module_from_spec(specification)
+specification.loader.exec_module(module)
+assert functions.Functions(of_torch=True).replaced() == ()
+assert "lazy_two" not in sys.modules
+isinstance(module, type)
+assert "lazy_two" in sys.modules
+"""
+
+
+@pytest.mark.slow
+def test_a_module_that_is_loaded_when_an_attribute_is_read(tmp_path):
+    (tmp_path / "lazy_one.py").write_text("import lazy_two")
+    (tmp_path / "lazy_two.py").write_text("")
+    subprocess.run([sys.executable, "-c", LAZY], check=True, cwd=tmp_path)
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_what_torch_replaces_when_a_mode_first_imports_dynamo_is_not_found():

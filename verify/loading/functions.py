@@ -238,7 +238,7 @@ def _enclosed(function: FunctionType) -> Iterator[tuple[str, Any, str, Any]]:
 def _recorded(table: _Space) -> Iterator[tuple[str, Any, str, Any]]:
     """Yield the functions in the records of a table."""
     for key, record in table.owner.items():
-        for one in fields(record) if is_dataclass(record) and not isinstance(record, type) else ():
+        for one in fields(record) if is_dataclass(type(record)) else ():  # isinstance would load a lazy module
             if callable(value := getattr(record, one.name)):
                 yield f"{table.name}[{key!r}].{one.name}", record, one.name, value
 
