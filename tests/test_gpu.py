@@ -150,7 +150,10 @@ def test_a_rows_bits_at_servings_sizes(name):
     assert not found or {f.spec.dtype for f in found} == set(dtypes)
 
 
-@pytest.mark.parametrize("name", ["A38_default_stream", "A39_no_dependency_wait", "A40_amax_too_early"])
+RACES = ["A38_default_stream", "A39_no_dependency_wait", "A40_amax_too_early", "A41_stream_not_waited_for"]
+
+
+@pytest.mark.parametrize("name", RACES)
 def test_a_launch_that_does_not_wait_is_seen(name):
     example = ZOO[name]
     if example not in detectable("cuda:0"):

@@ -1,4 +1,4 @@
-"""The table of bugs read in public trackers, A27 to A40: races, shapes, buffers, state, and launches of nothing."""
+"""The table of bugs read in public trackers, A27 to A41: races, shapes, buffers, state, and launches of nothing."""
 
 from verify_norm.core.contract import Contract
 from verify_norm.kernels.zoo.example import ATOMIC, GRADIENTS, VALUES, Example, Y, row
@@ -128,6 +128,18 @@ LAUNCHES: tuple[Example, ...] = (
         "race",
         "the launch is not in torch's current stream",
         "pytorch #22470",
+        outputs=("y", "mean", "rstd"),
+        caught_by=("determinism",),
+        needs="gpu",
+        reason="a CPU has no streams",
+    ),
+    row(
+        "A41_stream_not_waited_for",
+        "layernorm_fwd",
+        "layernorm:stream_not_waited_for",
+        "race",
+        "the results come from a stream of its own, for which torch's current one does not wait",
+        "torch's documentation, CUDA semantics",
         outputs=("y", "mean", "rstd"),
         caught_by=("determinism",),
         needs="gpu",

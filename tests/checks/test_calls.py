@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -787,7 +788,7 @@ def examined(kernel, spec=ROWS):
     """The run of a case, and other values of its inputs."""
     kernel = kernel if isinstance(kernel, Kernel) else Kernel("k", "layernorm_fwd", run=kernel)
     result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract))
-    return result, calls._others(result)
+    return result, calls.other_values(result)
 
 
 @pytest.mark.parametrize("off", [0.0, 1.0])
@@ -919,6 +920,21 @@ def test_parameters_are_written_in_each_way_and_then_after_an_evaluation(
     else:
         assert said == []
         assert called == ([{}] * len(module_calls.WRITES) + evaluating if module else [{}, {"uncounted": True}])
+
+
+@pytest.mark.parametrize("message", ["operation not permitted when stream is capturing", "misaligned address"])
+def test_a_capture_of_one_thread_lets_calls_of_the_other_fail_which_is_no_difference(monkeypatch, message):
+    run, other = examined(right)
+    call = held.Held.__call__
+
+    def failing(self, case):
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError(f"CUDA error: {message}")
+        return call(self, case)
+
+    monkeypatch.setattr(held.Held, "__call__", failing)
+    with nullcontext() if "capturing" in message else pytest.raises(RuntimeError, match=message):
+        assert list(calls._threads(run, other)) == []
 
 
 def test_an_untrusted_kernel_is_not_called_by_two_threads():

@@ -391,6 +391,46 @@ def test_a_batch_that_the_kernel_does_not_take_or_fails_on_is_no_difference():
     assert list(determinism._batch(replace(run, kernel=refusing))) == []
 
 
+def _late_run_of(function, monkeypatch, device="cuda:0"):
+    """Return a run of a kernel as on a GPU, whose further runs are made here."""
+    kernel = Kernel("k", "layernorm_fwd", run=function)
+    here = execute(kernel, make.case(SPEC, OPS[kernel.op], kernel.contract))
+    run = replace(here, case=replace(here.case, arguments={"x": SimpleNamespace(device=device)}))
+
+    def again(given, exact=None, *, within=None):
+        assert given.case is run.case
+        return rerun(replace(here, kernel=given.kernel), exact, within=within)
+
+    monkeypatch.setattr(determinism, "rerun", again)
+    return run
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_results_are_read_before_all_of_the_gpu_is_waited_for(monkeypatch, waits):
+    """Here a list holds what another stream still has to do, which the end of the late run waits for."""
+    left, memory = [], {}
+
+    @contextmanager
+    def arriving(case):
+        yield
+        while left:
+            left.pop()()
+
+    def kernel(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = layernorm()(x, weight, bias, eps, normalized_shape)
+        memory["y"] = returned = memory.get("y", y).clone()  # the results of the call before it lie there
+        left.append(lambda: returned.copy_(y))
+        if waits or len(memory) < 2:  # outside of late runs all is over when a result is read
+            left.pop()()
+        memory["y"] = y
+        return returned, mean, rstd
+
+    run = _late_run_of(kernel, monkeypatch)
+    monkeypatch.setattr(delayed_inputs, "possible", lambda case: memory.update(late=True) is None)
+    monkeypatch.setattr(delayed_inputs, "arriving", arriving)
+    assert [d.output for d in determinism._late(run)] == ([] if waits else ["y"])
+
+
 @pytest.mark.parametrize(
     ("device", "possible", "triton", "tries"),
     [
@@ -414,15 +454,7 @@ def test_a_kernel_that_reads_what_is_late_differs_from_itself(monkeypatch, devic
         y, mean, rstd = layernorm()(x, weight, bias, eps, normalized_shape)
         return y * (1.0 + len(late)), mean, rstd
 
-    kernel = Kernel("k", "layernorm_fwd", run=early)
-    here = execute(kernel, make.case(SPEC, OPS[kernel.op], kernel.contract))
-    run = replace(here, case=replace(here.case, arguments={"x": SimpleNamespace(device=device)}))
-
-    def again(given, *, within=None):
-        assert given is run
-        return rerun(here, within=within)
-
-    monkeypatch.setattr(determinism, "rerun", again)
+    run = _late_run_of(early, monkeypatch, device)
     monkeypatch.setattr(delayed_inputs, "possible", lambda case: possible and case is run.case)
     monkeypatch.setattr(delayed_inputs, "arriving", arriving)
     monkeypatch.setattr(packages, "without_triton", lambda: not triton)

@@ -25,6 +25,20 @@ def test_all_bytes_arrive_where_they_belong(device):
     assert targets[1].tolist() == [0] * 3 + [9] * 7 + [0] * 10
 
 
+def test_results_are_copied_before_anything_else_runs():
+    def kernel(x, *, eps):
+        return {"y": x, "statistics": (x[0], None, eps)}
+
+    x = torch.ones(2, requires_grad=True)
+    read = delayed_inputs.read_at_once(kernel)(x, eps=0.5)
+    with torch.no_grad():
+        x.zero_()
+    assert read["y"].tolist() == [1.0, 1.0]
+    assert read["statistics"] == (1.0, None, 0.5)
+    assert not read["y"].requires_grad
+    assert make.named(delayed_inputs.read_at_once(kernel), {"x": 1, "eps": 2, "bias": 3}) == {"x": 1, "eps": 2}
+
+
 def test_a_cpu_has_no_streams():
     for name in ("layernorm_bwd", "rmsnorm_fp8_fwd"):
         assert not delayed_inputs.possible(make.case(CaseSpec(shape=(3, 4)), OPS[name], Contract()))

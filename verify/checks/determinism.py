@@ -10,16 +10,17 @@ from verify_norm.cases import make
 from verify_norm.checks import sums
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import pairs
-from verify_norm.checks.relations.rerun import cheap, crowded, has_rows, on_rows, other_shape, rerun
+from verify_norm.checks.relations.rerun import cheap, crowded, has_rows, on_rows, other_shape, other_values, rerun
 from verify_norm.checks.relations.two_runs import Difference, differences, first_that_differs
 from verify_norm.core import judge, packages
 from verify_norm.core.case_words import told_apart
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
 from verify_norm.core.run import Output, Run
+from verify_norm.running.clock import untimed
 
 NOT_ALWAYS = "a replay may take several tries to show it"  # where values differ, which may be a race
-WHY = "a launch is not in torch's current stream, or does not wait for the one before"
+WHY = "a launch is not in torch's current stream, does not wait for the one before, or is not waited for"
 RUNS = 16  # of a large case: triton issue 6307's race shows in one of tens
 
 
@@ -34,7 +35,7 @@ def determinism(run: Run) -> Iterable[Finding]:
 
     A large case runs several times instead: a race needs many programs, and does not show in each run. A case whose
     rows are repeated into a large batch runs twice. On an NVIDIA GPU the inputs also arrive late once, in a busy
-    stream: that shows a kernel that relies on a slow host.
+    stream, and its next work reads the results: that shows a kernel that relies on a slow host.
 
     If the contract has `deterministic=false`, sums over rows may differ by what another order of the sum may round, and
     nothing else may; long sums of random data by what `sums` allows.
@@ -111,6 +112,9 @@ def _late(run: Run) -> Iterator[Difference]:
     from verify_norm.running import delayed_inputs  # Triton is not imported before its interpreter may be enabled
 
     if delayed_inputs.possible(run.case):
-        late = rerun(run, within=delayed_inputs.arriving)
+        rerun(run, other_values(run))  # its results stay in memory that a stream of the kernel's own allocates next
+        assert run.kernel.run is not None
+        at_once = replace(run.kernel, run=delayed_inputs.read_at_once(untimed(run.kernel.run)))
+        late = rerun(replace(run, kernel=at_once), within=delayed_inputs.arriving)
         for found in differences(run, late, ("as usual", "where its inputs arrive late")):
             yield replace(found, words=f"{found.words}; {WHY}")

@@ -106,8 +106,8 @@ def equations(run: Run) -> Iterator[Equation]:
     s, outputs = stages(run), compared(run)
     n, a = s.norm, s.arithmetic
     lam = confidence(sum(o.got.size for o, _ in outputs.values()))
-    # A sum of one sign: beside few large terms, or in one long run, all others may be rounded to one side. So may squares
-    # of few digits: of 16-bit numbers, unless they are less a mean that is near 0.
+    # A sum of one sign: beside few large terms, or in one long run, all others may be rounded to one side. So may
+    # squares of few digits: of 16-bit numbers, unless they are less a mean that is near 0.
     even = run.case.spec.data == "normal" and a.variance != "shifted" and a.summation == "blocked"
     even &= (n.centred and run.case.spec.offset == 0) or FORMATS[run.case.spec.dtype].dtype.itemsize > 2
     error = probable.statistics_error(n, a, lam) if even else statistics_rounding.statistics_error(n, a)

@@ -2,20 +2,23 @@
 
 In other runs a launch ends before the host makes the next one, and its results are ready by chance. Here the last work
 before the kernel writes the inputs, which are NaN until then, and lets the next launch begin before it ends, if that
-launch allows it (programmatic dependent launch). This detects a launch in another stream than torch's current one, and
-a launch that reads an input or a buffer without waiting for the launch that writes it. Weights and biases are ready
+launch allows it (programmatic dependent launch). The next work copies the results. This detects a launch in another
+stream than torch's current one, a launch that reads an input or a buffer without waiting for the launch that writes it,
+and a stream that the current one does not wait for. Weights and biases are ready
 from the beginning: kernels may load them early.
 
 Sources: pytorch #22470, vLLM #13632 (streams); cutlass #2760, sglang #38290 (no wait); how to see that, cccl #5249.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from torch.utils._pytree import tree_map_only
 from triton.language.extra.cuda import gdc_launch_dependents, globaltimer
 
 from verify_norm.cases.contents import bytes_of
@@ -74,6 +77,21 @@ def arriving(case: Case) -> Iterator[None]:
             yield
         finally:
             torch.cuda.synchronize(device)
+
+
+def read_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with copies of its results in their place, which the current stream makes right after it.
+
+    Who waits for the whole GPU before reading a result does not see that nobody waits for the stream that computes it.
+    """
+
+    @wraps(function)
+    def reading(*args: Any, **kwargs: Any) -> Any:
+        returned = function(*args, **kwargs)
+        with torch.no_grad():
+            return tree_map_only(torch.Tensor, torch.clone, returned)
+
+    return reading
 
 
 def poison_allocator(size: int, device: torch.device) -> None:

@@ -98,6 +98,12 @@ def rows_of(case: Case, index: Any) -> dict[str, Array | None]:
     return {tensor.name: rows(case.exact[tensor.name], tensor.extent) for tensor in case.op.inputs}
 
 
+def other_values(run: Run) -> dict[str, Array | None]:
+    """Return other exact values of the case's inputs, of the same shapes, types and layouts."""
+    spec = run.case.spec
+    return make.exact_inputs(replace(spec, seed=spec.seed ^ 1), run.case.op, run.case.device)
+
+
 def rerun(
     run: Run,
     exact: Mapping[str, Array | None] | None = None,
