@@ -32,6 +32,7 @@ SELDOM: tuple[Example, ...] = (
         *("modes", "mode", "rmsnorm_fwd", "", "modes"),
         ("B04_reused", "under no_grad y is written over x", "Liger #376"),
         ("B05_versioned", "fails in inference mode, whose tensors have no version", "caches by Tensor._version"),
+        ("B91_recording_again", "under no_grad it leaves gradients recorded", "switches put back to a constant"),
         ("B07_cast_into", "fails under autocast: its sums have another type than their buffer", "norms by einsum"),
     ),
     *_wrong(

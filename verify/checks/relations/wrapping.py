@@ -15,7 +15,7 @@ from verify_norm.cases import contents
 from verify_norm.core.errors import one_line
 from verify_norm.loading.returned import RefusedError, fields_of
 from verify_norm.running.captures import Function
-from verify_norm.running.surroundings import holding
+from verify_norm.running.surroundings import holding, left_of_modes
 
 DATA = frozenset(("x", "residual", "residual_out", "mask", "dy", "dresidual_out"))
 ALIGNED = 16  # bytes of a vector load
@@ -45,6 +45,17 @@ def made_there(function: Function) -> Function:
 def _placed_alike(one: torch.Tensor, two: torch.Tensor) -> bool:
     """Return whether a kernel may take the same path for both: the strides are equal, and whether they are aligned."""
     return one.stride() == two.stride() and one.data_ptr() % ALIGNED == two.data_ptr() % ALIGNED
+
+
+def noting(function: Function, words: list[str]) -> Function:
+    """Return the function; what a call makes of a mode's settings is put back, and added to `words`."""
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        with left_of_modes(words):
+            return function(**given)
+
+    return run
 
 
 def of_modules(function: Function, how: Callable[[], AbstractContextManager[list[torch.nn.Module]]]) -> Function:
