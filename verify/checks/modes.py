@@ -265,10 +265,9 @@ def in_mode(mode: Mode, run: Run) -> Kernel:
 
 def _noting(kernel: Kernel, words: list[str]) -> Kernel:
     """Return the kernel, whose calls add to `words` what they leave other than they found it of a mode's settings."""
-    functions = {name: getattr(kernel, name) for name in ("run", "forward_run")}
-    return replace(
-        kernel, **{name: wrapping.noting(function, words) for name, function in functions.items() if function}
-    )
+    noted = partial(wrapping.noting, words=words)
+    run, forward = kernel.run, kernel.forward_run
+    return replace(kernel, run=run and noted(run), forward_run=forward and noted(forward))
 
 
 def _promising(kernel: Kernel, mode: Mode) -> Kernel:

@@ -10,6 +10,7 @@ import torch
 
 from verify_norm.loading.returned import overridden
 from verify_norm.running import state
+from verify_norm.running.state_access import State
 
 
 def written_to(name: str) -> str:
@@ -126,12 +127,12 @@ def holding(name: str, value: Any) -> Iterator[None]:
 switching = partial(holding, "sys.getswitchinterval()")
 
 
-def _read(parts: state.State) -> dict[str, Any]:
+def _read(parts: State) -> dict[str, Any]:
     """Return the values of these parts of the process's state."""
     return {name: read() for name, (read, _) in parts.items()}
 
 
-def _put_back(parts: state.State, values: Mapping[str, Any]) -> Iterator[str]:
+def _put_back(parts: State, values: Mapping[str, Any]) -> Iterator[str]:
     """Give these parts their values of before, and yield in words what had changed."""
     for name, (read, restore) in parts.items():
         before, now = values[name], read()
