@@ -633,6 +633,17 @@ def test_a_setting_that_is_put_back_to_what_it_usually_is(way):
         assert said(layernorm_fwd, "under autocast") == {}
 
 
+@pytest.mark.parametrize("way", ["where x, weight, bias alone require a gradient", WAYS[-1]])
+def test_a_hook_on_the_gradient_of_an_argument(way):
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        if x.requires_grad:
+            x.register_hook(lambda gradient: 2 * gradient)
+        return right(x, weight, bias, eps, normalized_shape)
+
+    assert "x._backward_hooks changes from 0 to 1" in said(layernorm_fwd, way)[None]
+    assert said(layernorm_fwd, "under torch.no_grad()") == {}
+
+
 def test_a_setting_that_is_changed_in_each_call_is_left_to_effects():
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
         torch.set_num_threads(1)

@@ -123,8 +123,8 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     what raises under vmap is refused. With float64 as torch's default type an output may be float64, and to raise is to
     refuse; where torch may multiply matrices in TF32, sums of products may be as coarse. Under autocast an output may
     have another type: it must be within the bound of its type or of bfloat16, the coarser one. A
-    call leaves the settings of a mode as it found them, not as they usually are. What gives other bits in the usual
-    mode too is left to `determinism`.
+    call leaves the settings of a mode as it found them, not as they usually are, and no hook on an argument. What gives
+    other bits in the usual mode too is left to `determinism`.
     """
     tried, differing = list[Tried](), list[Difference]()
     for mode in _modes(run):
@@ -172,7 +172,7 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     usual = {changed(effect) for effect in run.effects}
     for effect in dict.fromkeys(inside):
         if changed(effect) not in usual:
-            yield Difference(None, f"{mode} {effect}; a call must leave it as it found it, not as it usually is")
+            yield Difference(None, f"{mode} {effect}; a call must leave it as it found it")
 
 
 def _changed_besides(run: Run, mode: Mode, result: Run, call: Callable[[], Run]) -> Iterator[Difference]:

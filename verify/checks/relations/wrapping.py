@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from functools import partial, wraps
@@ -48,14 +48,26 @@ def _placed_alike(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 
 def noting(function: Function, words: list[str]) -> Function:
-    """Return the function; what a call makes of a mode's settings is put back, and added to `words`."""
+    """Return the function; what a call makes of a mode's settings is put back, and added to `words`.
+
+    So are the hooks that it registers on its arguments, which require gradients in some modes only.
+    """
 
     @wraps(function)
     def run(**given: Any) -> Any:
+        before = _hooks(given)
         with left_of_modes(words):
-            return function(**given)
+            returned = function(**given)
+        for name, now in _hooks(given).items():
+            if now != before[name]:
+                words.append(f"{name}._backward_hooks changes from {before[name]} to {now}")
+        return returned
 
     return run
+
+
+def _hooks(given: Mapping[str, Any]) -> dict[str, int]:
+    return {name: len(t._backward_hooks or ()) for name, t in given.items() if isinstance(t, torch.Tensor)}
 
 
 def of_modules(function: Function, how: Callable[[], AbstractContextManager[list[torch.nn.Module]]]) -> Function:
