@@ -257,6 +257,10 @@ SELDOM: tuple[Example, ...] = (
         ("B64_keeps_inputs", "keeps every x in memory", "debugging left in"),
     ),
     *_wrong(
+        *("history", "effect", "rmsnorm_fwd", "", "calls"),
+        ("B93_grad_off_by_an_error", "a call that fails leaves gradients switched off", "no finally clause"),
+    ),
+    *_wrong(
         *("history", "effect", "layernorm_fwd", "y", "effects memory"),
         ("B65_shared_rows", "rows of one element share the memory of bias", "expand without clone"),
     ),
