@@ -146,3 +146,9 @@ def empty_batch_poisons_state(x, weight, bias, running_mean, running_var, traini
 def running_var_biased(x, weight, bias, running_mean, running_var, training, momentum, eps):
     """running_var learns var·n/(n − 1); it became var."""
     return batchnorm(x, weight, bias, running_mean, running_var, training, momentum, eps, unbiased=False)
+
+
+def first_batch_alone(x, weight, bias, running_mean, running_var, training, momentum, eps):
+    """Running statistics of a new module, 0 and 1, are taken for none: the first batch's replace them."""
+    new = running_mean is not None and not running_mean.any() and bool((running_var == 1).all())
+    return batchnorm(x, weight, bias, running_mean, running_var, training, 1.0 if new else momentum, eps)

@@ -95,6 +95,14 @@ def default_type(x, weight, eps):
     return y, held.float()
 
 
+def recording_again(x, weight, eps):
+    """Gradients are not recorded within, and recorded afterwards, as usual: its caller may have switched that off."""
+    torch.set_grad_enabled(False)
+    result = rmsnorm(x, weight, eps)
+    torch.set_grad_enabled(True)
+    return result
+
+
 class Untracked(nn.Module):
     """BatchNorm that evaluates with mean 0 and variance 1 where it keeps no running statistics."""
 

@@ -32,6 +32,7 @@ SELDOM: tuple[Example, ...] = (
         *("modes", "mode", "rmsnorm_fwd", "", "modes"),
         ("B04_reused", "under no_grad y is written over x", "Liger #376"),
         ("B05_versioned", "fails in inference mode, whose tensors have no version", "caches by Tensor._version"),
+        ("B91_recording_again", "under no_grad it leaves gradients recorded", "switches put back to a constant"),
         ("B07_cast_into", "fails under autocast: its sums have another type than their buffer", "norms by einsum"),
     ),
     *_wrong(
@@ -256,8 +257,16 @@ SELDOM: tuple[Example, ...] = (
         ("B64_keeps_inputs", "keeps every x in memory", "debugging left in"),
     ),
     *_wrong(
+        *("history", "effect", "rmsnorm_fwd", "", "calls"),
+        ("B93_grad_off_by_an_error", "a call that fails leaves gradients switched off", "no finally clause"),
+    ),
+    *_wrong(
         *("history", "effect", "layernorm_fwd", "y", "effects memory"),
         ("B65_shared_rows", "rows of one element share the memory of bias", "expand without clone"),
+    ),
+    *_wrong(
+        *("groupnorm", "state", "batchnorm_fwd", "running_mean running_var", "accuracy"),
+        ("B92_first_batch_alone", "the first batch replaces the running statistics of a new module", "plausible"),
     ),
     *_wrong(
         *("history", "effect", "batchnorm_fwd", "", "signature"),

@@ -175,6 +175,12 @@ def test_of_a_new_model_scale_and_the_gradient_of_the_stream_are_zero():
     assert not made("add_rmsnorm_bwd", shape=(3, 4), weight_data="initial").exact["dresidual_out"].any()
 
 
+def test_of_a_new_model_running_statistics_are_zero_and_one():
+    new = made("batchnorm_fwd", shape=(3, 6), weight_data="initial", log2_scale=-8, offset=3.0).exact
+    assert (new["running_mean"] == 0).all()
+    assert (new["running_var"] == 1).all()
+
+
 def test_running_variances_may_be_zero_where_eps_is_not():
     dead = made("batchnorm_fwd", shape=(3, 6), data="padded", training=False).exact["running_var"] == 0
     assert dead.tolist() == [False, True, False, False, True, False]

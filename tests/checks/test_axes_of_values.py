@@ -169,6 +169,17 @@ def frames_as_they_lie(x, weight, bias, num_groups, eps):
     return y.reshape(b, t, c, *space).transpose(1, 2)
 
 
+def batch_alone_at_first(x, weight, bias, running_mean, running_var, training, momentum, eps):
+    """Running statistics that are those of a new module are replaced, not averaged."""
+    new = not running_mean.any() and (running_var == 1).all()
+    channels = x.float().transpose(0, 1).flatten(1)
+    var, mean = torch.var_mean(channels, 1, correction=0)
+    of_batch = mean, var * channels.shape[1] / (channels.shape[1] - 1)
+    for running, value in zip((running_mean, running_var), of_batch, strict=True):
+        running.lerp_(value.to(running.dtype), 1.0 if new else momentum)
+    return torch.nn.functional.batch_norm(x, None, None, weight, bias, True, eps=eps)
+
+
 TOKENS = {"modulation": "token"}
 GROUPS = {"shape": (2, 4, 3, 5), "num_groups": 2}
 WRONG = [  # a kernel, its operator, the case, what is off in it, and the case without the choice
@@ -251,6 +262,13 @@ WRONG = [  # a kernel, its operator, the case, what is off in it, and the case w
         {"alias": ""},
     ),
     (unshifted, "modulate_rmsnorm_fwd", TOKENS | {"alias": "scale:shift"}, "y", {"alias": ""}),
+    (
+        batch_alone_at_first,
+        "batchnorm_fwd",
+        {"shape": (4, 3, 8), "weight_data": "initial"},
+        "running_var",
+        {"weight_data": "one"},
+    ),
     (an_offset_of_one, "rmsnorm_fwd", {"weight_offset": 0.5}, "y", {"weight_offset": 1.0}),
     (a_power_of_ten, "layernorm_fwd", {"eps": 1.5e-5, "log2_scale": -8}, "y", {"eps": 1e-5}),
     (

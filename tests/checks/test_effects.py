@@ -218,6 +218,10 @@ def test_what_a_first_import_changes_passes():
     assert "VERIFY_NORM_TEST" not in os.environ
 
 
+def test_the_filter_that_ignores_all_warnings_is_not_the_one_that_is_there_during_a_call():
+    assert any("warnings.filters" in message for message in said(after(lambda *_: warnings.filterwarnings("ignore"))))
+
+
 def test_what_memory_reports_is_not_reported_twice():
     assert said(after(lambda x, *y: x.add_(1)), replace(ROWS, further=())) == []
     assert said(after(lambda x, *y: x.add_(1)), replace(ROWS, further=()), contract=Contract(inplace=("y:x",))) == []

@@ -612,6 +612,47 @@ def test_an_effect_of_every_call_in_a_mode():
     assert sys.getrecursionlimit() == limit
 
 
+USUAL = {
+    "under torch.no_grad()": lambda: torch.set_grad_enabled(True),
+    "with deterministic algorithms": lambda: torch.use_deterministic_algorithms(False),
+    "with other numbers of threads of torch": lambda: torch.set_num_threads(1),
+    "with float64 as torch's default type": lambda: torch.set_default_dtype(torch.float32),
+    "with float32 matrix products of precision high": lambda: torch.set_float32_matmul_precision("highest"),
+}
+
+
+@pytest.mark.parametrize("way", USUAL)
+def test_a_setting_that_is_put_back_to_what_it_usually_is(way):
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        result = right(x, weight, bias, eps, normalized_shape)
+        USUAL[way]()
+        return result
+
+    with surroundings.holding("torch.get_num_threads()", 1):
+        assert "a call must leave it as it found it" in said(layernorm_fwd, way)[None]
+        assert said(layernorm_fwd, "under autocast") == {}
+
+
+@pytest.mark.parametrize("way", ["where x, weight, bias alone require a gradient", WAYS[-1]])
+def test_a_hook_on_the_gradient_of_an_argument(way):
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        if x.requires_grad:
+            x.register_hook(lambda gradient: 2 * gradient)
+        return right(x, weight, bias, eps, normalized_shape)
+
+    assert "x._backward_hooks changes from 0 to 1" in said(layernorm_fwd, way)[None]
+    assert said(layernorm_fwd, "under torch.no_grad()") == {}
+
+
+def test_a_setting_that_is_changed_in_each_call_is_left_to_effects():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        torch.set_num_threads(1)
+        return right(x, weight, bias, eps, normalized_shape)
+
+    with surroundings.holding("torch.get_num_threads()", 2):
+        assert said(layernorm_fwd, "with other numbers of threads of torch") == {}
+
+
 DIFFERENTIABLE = {
     "under torch.compile": lambda y: y.detach() + (y - y.detach()) / 2 if torch.compiler.is_compiling() else y,
     "under autocast": lambda y: y.detach() + (y - y.detach()) / 2 if torch.is_autocast_enabled("cpu") else y,

@@ -95,6 +95,18 @@ def test_first_values_and_their_reset_may_have_a_reason():
     assert [words.partition(" ")[0] for words, _ in of_offset] == ["reset_parameters()"]
 
 
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_the_gradients_of_its_parameters_do_not_run(register):
+    class Hooked(Norm):
+        def __init__(self, dim, how="", **more):
+            super().__init__(dim, how, **more)
+            getattr(self.bias, register)(lambda gradient: None)
+
+    (note,) = found(Hooked)
+    assert note[0].startswith("a new module's bias has a hook of its gradient, which does not run here")
+    assert not note[1]
+
+
 def test_a_reset_that_fails_or_forgets_a_parameter():
     class Fails(Norm):
         made = False

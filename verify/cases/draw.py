@@ -110,6 +110,8 @@ def _affine(spec: CaseSpec, op: Op, tensor: Tensor, rng: Random) -> Array:
     """Return the values of weight or bias, or of running statistics: those of a batch like x."""
     shape = shape_of(tensor, spec, op)
     values = rng.standard_normal(shape)
+    if tensor.name in ("running_mean", "running_var") and spec.weight_data == "initial":
+        return np.full(shape, float(tensor.name == "running_var"))
     if tensor.name == "running_mean":
         return np.ldexp(values + spec.offset, spec.log2_scale)
     if tensor.name == "running_var":  # positive, and not all of it underflows; of padded data 0 in some channels

@@ -48,11 +48,12 @@ def calls(run: Run) -> Iterator[Finding | NoData | Tried]:
     almost the same, where two elements have changed places or one is slightly larger or negated; only weight and bias
     have new values; many calls follow each other, whose outputs are read again at the end, when all inputs are
     released; a call comes between of another shape or type, under inference_mode first, with other options, with one
-    other option alone, or one that fails; two threads call at the same time. One instance of a module serves all of
-    them: its parameters are overwritten, in place, through .data, by load_state_dict, or replaced. Half of the cases
-    call it as in inference: after eval(), under no_grad. The bits must be those that the same inputs give in fresh
-    memory and a new module; a call of the same shape with other options is judged by its truth. A kernel whose bits
-    differ in fresh memory too, in a second call, is left to `determinism`.
+    other option alone, or one that fails, which must put back what it has changed in the process; two threads call at
+    the same time. One instance of a module serves all of them: its parameters are overwritten, in place, through .data,
+    by load_state_dict, or replaced. Half of the cases call it as in inference: after eval(), under no_grad. The bits
+    must be those that the same inputs give in fresh memory and a new module; a call of the same shape with other
+    options is judged by its truth. A kernel whose bits differ in fresh memory too, in a second call, is left to
+    `determinism`.
     """
     names = list(ways.taken(run.case.spec, "call", tuple(CALLS)))
     if run.kernel.remote and ways.TWO_THREADS in names:

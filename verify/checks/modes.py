@@ -122,8 +122,9 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     kernel that torch.compile makes, since it makes another program for each. What Dynamo cannot trace runs as usual;
     what raises under vmap is refused. With float64 as torch's default type an output may be float64, and to raise is to
     refuse; where torch may multiply matrices in TF32, sums of products may be as coarse. Under autocast an output may
-    have another type: it must be within the bound of its type or of bfloat16, the coarser one. What gives other bits in
-    the usual mode too is left to `determinism`.
+    have another type: it must be within the bound of its type or of bfloat16, the coarser one. A
+    call leaves the settings of a mode as it found them, not as they usually are, and no hook on an argument. What gives
+    other bits in the usual mode too is left to `determinism`.
     """
     tried, differing = list[Tried](), list[Difference]()
     for mode in _modes(run):
@@ -149,7 +150,9 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     cast = mode is AUTOCAST
     bounded = mode in WITHIN or of_layer or captures.in_use()
     within = (lambda case: nullcontext()) if mode in BARE else None
-    switched = replace(run, kernel=_promising(in_mode(mode, run), mode))
+    inside = list[str]()
+    watched = run if mode in BARE else replace(run, kernel=_noting(run.kernel, inside))
+    switched = replace(run, kernel=_promising(in_mode(mode, watched), mode))
     call = partial(rerun, switched, within=within, truth=cast or bounded, whole=True)
     threads = threading.enumerate()
     result = call()
@@ -166,6 +169,10 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
         compare = beyond if bounded else differences
         yield from compare(run, result, ("as usual", str(mode)))
     yield from _changed_besides(run, mode, result, call)
+    usual = {changed(effect) for effect in run.effects}
+    for effect in dict.fromkeys(inside):
+        if changed(effect) not in usual:
+            yield Difference(None, f"{mode} {effect}; a call must leave it as it found it")
 
 
 def _changed_besides(run: Run, mode: Mode, result: Run, call: Callable[[], Run]) -> Iterator[Difference]:
@@ -254,6 +261,13 @@ def in_mode(mode: Mode, run: Run) -> Kernel:
     function = kernel.forward_run if inside else mode.wrap(kernel.forward_run, device)
     backward = gradients.backward(partial(make.call, function), run.case.op, inside=inside)
     return replace(kernel, run=lambda **given: backward(given))
+
+
+def _noting(kernel: Kernel, words: list[str]) -> Kernel:
+    """Return the kernel, whose calls add to `words` what they leave other than they found it of a mode's settings."""
+    noted = partial(wrapping.noting, words=words)
+    run, forward = kernel.run, kernel.forward_run
+    return replace(kernel, run=run and noted(run), forward_run=forward and noted(forward))
 
 
 def _promising(kernel: Kernel, mode: Mode) -> Kernel:

@@ -91,8 +91,8 @@ class CaseSpec:
     weight, bias, dresidual_out : whether the kernel gets this input; it is None otherwise.
     weight_offset : what is added to weight, for example 1 in Gemma's RMSNorm.
     weight_data : the data of weight + weight_offset: "zero" or "one" in all or some elements. "initial" is 1, with a
-        bias of 0. "wide" is of all magnitudes, as are bias, and scale and shift of a modulation. "subnormal" is so in
-        some elements, with a bias of 0.
+        bias of 0, and running statistics of 0 and 1. "wide" is of all magnitudes, as are bias, and scale and shift of
+        a modulation. "subnormal" is so in some elements, with a bias of 0.
     training, momentum, running : of BatchNorm; `running` says whether there are running statistics.
     scale : a quantized y is multiplied by it, or divided by y_scale = 1/scale; scale_ub is 300/scale.
     modulation : whether the scale and shift of a modulation have a row for each sample, an index of x's first

@@ -45,6 +45,10 @@ def faults(
     if any(trained[name].requires_grad for name in names):
         why = "an optimizer changes what nothing uses"
         yield f"a new module made without {' and '.join(unasked)} has {' and '.join(names)} all the same: {why}", True
+    hooked = [name for name, p in trained.items() if p._backward_hooks or p._post_accumulate_grad_hooks]
+    if hooked:
+        why = "which does not run here: each call has the case's parameters"
+        yield f"a new module's {' and '.join(hooked)} has a hook of its gradient, {why}", False
     yield from _started(new, roles, initial)
     yield from _reset(new, construct())
     yield from _factory(type(new), construct, taken)

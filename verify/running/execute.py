@@ -1,7 +1,6 @@
 """Runs a kernel on a case: the call, its outputs as float64, and their errors."""
 
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -17,7 +16,7 @@ from verify_norm.core.run import Called, Case, Output, Run
 from verify_norm.running import argument_writes, guards, packed
 from verify_norm.running.calling import Watch, call, call_here, states, writable
 from verify_norm.running.clock import synchronize
-from verify_norm.running.surroundings import restoring_judge
+from verify_norm.running.surroundings import quiet, restoring_judge
 
 
 def execute(
@@ -35,9 +34,7 @@ def execute(
     `watch` are called right after the kernel, before anything is judged.
     """
     device = torch.device(case.device)
-    with warnings.catch_warnings(), _current(device):
-        # a warning is no failure, even if the caller turns warnings into errors
-        warnings.simplefilter("ignore")
+    with quiet(), _current(device):
         synchronize(device)
         # Where all work is in this process, its processor time: other processes do not lengthen it.
         clock = time.process_time if device.type == "cpu" and not kernel.remote else time.perf_counter
@@ -76,8 +73,7 @@ def results(kernel: Kernel, case: Case, within: AbstractContextManager[Any] | No
     if kernel.remote:
         return execute(kernel, case, within)
     device = torch.device(case.device)
-    with warnings.catch_warnings(), _current(device):
-        warnings.simplefilter("ignore")
+    with quiet(), _current(device):
         without_guards = _yielding_none(within or guards.PoisonEmpty(case.poison))
         called = call_here(kernel, case, without_guards, restoring_judge(gpu=device.type == "cuda"), observing=False)
         if called.problem is not None:

@@ -144,6 +144,16 @@ OF_JUDGE: State = MODES | {
         "the processor's rounding to nearest",
     )
 }
+# The part of STATE to which the check `modes` gives other values than usual.
+OF_MODES: State = MODES | {
+    name: STATE[name]
+    for name in (
+        "torch.are_deterministic_algorithms_enabled()",
+        "torch.get_num_threads()",
+        "torch.get_default_dtype()",
+        "torch.get_float32_matmul_precision()",
+    )
+}
 # What a module may change when it is first imported, for example within the first call of a kernel.
 OF_IMPORTS = (
     *("os.environ", "warnings.filters", "sys.getrecursionlimit()", "sys.path", "sys.meta_path", "gc."),

@@ -1,5 +1,6 @@
 """What a call must leave as it is, besides memory: state of the whole process, and what its arguments are."""
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -9,6 +10,7 @@ import torch
 
 from verify_norm.loading.returned import overridden
 from verify_norm.running import state
+from verify_norm.running.state_access import State
 
 
 def written_to(name: str) -> str:
@@ -35,18 +37,11 @@ class Surroundings:
         self._facts = {name: _facts(tensor) for name, tensor in self._tensors.items()}
         on_gpu = any(tensor.is_cuda for tensor in self._tensors.values())
         self._parts = state.STATE | state.CUDA if on_gpu else state.STATE
-        self._state = {name: read() for name, (read, _) in self._parts.items()}
+        self._state = _read(self._parts)
 
     def changes(self) -> tuple[str, ...]:
         """Put the state of the process back, and return in words what had changed."""
-        return (*self._of_process(), *self._of_arguments())
-
-    def _of_process(self) -> Iterator[str]:
-        for name, (read, restore) in self._parts.items():
-            before, now = self._state[name], read()
-            if now != before:
-                restore(before)
-                yield f"{name} {_difference(before, now)}"
+        return (*_put_back(self._parts, self._state), *self._of_arguments())
 
     def _of_arguments(self) -> Iterator[str]:
         for name, tensor in self._tensors.items():
@@ -80,6 +75,30 @@ def left(words: list[str], arguments: Mapping[str, Any], writable: Collection[st
 
 
 @contextmanager
+def left_of_modes(words: list[str]) -> Iterator[None]:
+    """Put back the settings that modes give other values than usual, and add to `words` what a call here makes of them.
+
+    Around a mode this would not show: what sets it also puts the setting back.
+    """
+    before = _read(state.OF_MODES)
+    try:
+        yield
+    finally:
+        words += _put_back(state.OF_MODES, before)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Ignore all warnings in this block: a warning is no failure, even if the caller turns warnings into errors.
+
+    The filter is not the one of `warnings.filterwarnings("ignore")`, which would then change nothing in a kernel.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\A")  # each message begins
+        yield
+
+
+@contextmanager
 def restoring_judge(*, gpu: bool) -> Iterator[None]:
     """Put back the part of the state that this tool's own next calls depend on, if a call in this block changes it."""
     parts = state.OF_JUDGE | state.CUDA if gpu else state.OF_JUDGE
@@ -106,6 +125,20 @@ def holding(name: str, value: Any) -> Iterator[None]:
 
 # Takes the seconds after which a thread that waits for Python's lock gets it.
 switching = partial(holding, "sys.getswitchinterval()")
+
+
+def _read(parts: State) -> dict[str, Any]:
+    """Return the values of these parts of the process's state."""
+    return {name: read() for name, (read, _) in parts.items()}
+
+
+def _put_back(parts: State, values: Mapping[str, Any]) -> Iterator[str]:
+    """Give these parts their values of before, and yield in words what had changed."""
+    for name, (read, restore) in parts.items():
+        before, now = values[name], read()
+        if now != before:
+            restore(before)
+            yield f"{name} {_difference(before, now)}"
 
 
 def _difference(before: Any, now: Any) -> str:

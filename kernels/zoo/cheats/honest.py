@@ -184,12 +184,13 @@ def puts_back(x, weight, eps):
     if main:
         usual = signal.signal(signal.SIGVTALRM, lambda number, frame: None)
         signal.setitimer(signal.ITIMER_VIRTUAL, LATER)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t), torch.profiler.record_function("norm"):
-        result = rmsnorm(x, weight, eps)
-    if main:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, usual)
-    return result
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t), torch.profiler.record_function("norm"):
+            return rmsnorm(x, weight, eps)
+    finally:
+        if main:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, usual)
 
 
 def _forked():

@@ -1,5 +1,6 @@
 """What is called between a call and the same one again, and what is said of the calls after it."""
 
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -53,6 +54,38 @@ def test_a_call_that_fails_is_one_of_the_same_module():
     (found,) = between._failed(run, Held(run))
     assert found.output == "y"
     assert "after a call that fails, since " in found.words
+
+
+@pytest.mark.parametrize("finally_", [True, False])
+def test_a_call_that_fails_puts_back_what_it_has_changed(finally_):
+    def without_gradients(x, weight, eps):
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        try:
+            result = rmsnorm(x, weight, eps)
+        except RuntimeError:
+            torch.set_grad_enabled(before and finally_)
+            raise
+        torch.set_grad_enabled(before)
+        return result
+
+    run = run_of(without_gradients)
+    found = [difference.words for difference in between._failed(run, Held(run))]
+    assert len(found) == (not finally_)
+    assert all("raises an error there, torch.is_grad_enabled() changes from True to False" in words for words in found)
+
+
+def test_what_a_first_import_changes_in_a_call_that_fails_is_no_effect(monkeypatch):
+    monkeypatch.setenv("VERIFY_NORM_TEST", "")
+
+    def importing(x, weight, eps):
+        if type(x) is not torch.Tensor:
+            os.environ["VERIFY_NORM_TEST"] = "1"
+        return rmsnorm(x, weight, eps)
+
+    run = run_of(importing)
+    assert list(between._failed(run, Held(run))) == []
+    assert not os.environ["VERIFY_NORM_TEST"]
 
 
 @pytest.mark.parametrize("other", [True, False], ids=["in another process", "captured"])

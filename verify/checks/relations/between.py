@@ -19,6 +19,8 @@ from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import gradients, module_calls
 from verify_norm.running import captures
+from verify_norm.running.state import OF_IMPORTS
+from verify_norm.running.surroundings import left
 
 INFERRED = "nference tensor"  # in what torch says where one is changed, or saved for a backward
 READ = ("__get__", "size", "stride", "dim", "numel", "is_contiguous", "element_size")  # what tells of a tensor
@@ -62,7 +64,7 @@ def _infer(run: Run, case: Case) -> None:
 
 
 def _failed(run: Run, held: Held) -> Iterator[Difference]:
-    """Yield what differs after a call that fails where it computes with one of its tensors.
+    """Yield what differs after a call that fails where it computes with one of its tensors, and what it leaves.
 
     The tensor is a right one that raises an error, so that no kernel reads or writes out of bounds.
     """
@@ -72,17 +74,22 @@ def _failed(run: Run, held: Held) -> Iterator[Difference]:
         return
     name, after = further_runs.variant(case.spec, names), further_runs.variant(case.spec, (0, 1))
     assert run.kernel.run is not None
-    function = run.kernel.run
+    function, effects = run.kernel.run, list[str]()
 
     @wraps(function)
     def fails(**given: Any) -> Any:
         if name in given:
             given[name] = failing(given[name], after)
-        return function(**given)
+        with left(effects, {}):
+            return function(**given)
 
     if Held(replace(run, kernel=replace(run.kernel, run=fails)), held.instance)(case).problem is not None:
         words = f"after a call that fails, since {name} raises an error there"
         yield from differences(run, held(built(run, {})), ("in the first call", words))
+        for effect in effects:
+            if effect not in run.effects and not effect.startswith(OF_IMPORTS):
+                message = f"in a call that fails, since {name} raises an error there, {effect}"
+                yield Difference(None, f"{message}; put it back in a finally clause")
 
 
 def failing(tensor: torch.Tensor, after: int) -> torch.Tensor:

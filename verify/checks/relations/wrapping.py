@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from functools import partial, wraps
@@ -15,7 +15,7 @@ from verify_norm.cases import contents
 from verify_norm.core.errors import one_line
 from verify_norm.loading.returned import RefusedError, fields_of
 from verify_norm.running.captures import Function
-from verify_norm.running.surroundings import holding
+from verify_norm.running.surroundings import holding, left_of_modes
 
 DATA = frozenset(("x", "residual", "residual_out", "mask", "dy", "dresidual_out"))
 ALIGNED = 16  # bytes of a vector load
@@ -45,6 +45,29 @@ def made_there(function: Function) -> Function:
 def _placed_alike(one: torch.Tensor, two: torch.Tensor) -> bool:
     """Return whether a kernel may take the same path for both: the strides are equal, and whether they are aligned."""
     return one.stride() == two.stride() and one.data_ptr() % ALIGNED == two.data_ptr() % ALIGNED
+
+
+def noting(function: Function, words: list[str]) -> Function:
+    """Return the function; what a call makes of a mode's settings is put back, and added to `words`.
+
+    So are the hooks that it registers on its arguments, which require gradients in some modes only.
+    """
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        before = _hooks(given)
+        with left_of_modes(words):
+            returned = function(**given)
+        for name, now in _hooks(given).items():
+            if now != before[name]:
+                words.append(f"{name}._backward_hooks changes from {before[name]} to {now}")
+        return returned
+
+    return run
+
+
+def _hooks(given: Mapping[str, Any]) -> dict[str, int]:
+    return {name: len(t._backward_hooks or ()) for name, t in given.items() if isinstance(t, torch.Tensor)}
 
 
 def of_modules(function: Function, how: Callable[[], AbstractContextManager[list[torch.nn.Module]]]) -> Function:

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from verify_norm.loading.domain import Domain
 from verify_norm.loading.targets import reach
 from verify_norm.running import calling, in_use
 from verify_norm.running.interpreter import patch
+from verify_norm.running.surroundings import quiet
 from verify_norm.running.untrusted import sandbox, wire
 from verify_norm.running.untrusted.arena import Arena, Slot
 
@@ -130,8 +130,7 @@ class _Server:
         if request["instance"] is not None:
             run = self.instances.setdefault(request["instance"], module_calls.Instance(request["turn"])).serving(run)
         unguarded = nullcontext() if request["poison"] is None else None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             called = calling.call(replace(kernel, run=run), case, unguarded)
         names = [tensor.name for tensor in OPS[kernel.op].outputs]
         outputs = {names.index(name): tensor for name, tensor in called.outputs.items()}
