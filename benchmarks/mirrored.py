@@ -47,6 +47,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "checks.relations.leaks": (*MIRROR, "checks/test_effects.py"),
     "checks.relations.moments": (*MIRROR, *PINNED, "checks/test_distribution.py"),
     "checks.relations.operators": (*MIRROR, "checks/test_effects.py"),
+    "checks.relations.mode_table": (*MIRROR, "checks/test_modes.py"),
     "checks.relations.rerun": (*MIRROR, *PINNED, "checks/test_determinism.py"),
     "checks.relations.two_runs": ("checks/relations/test_rerun.py", EXAMPLES, *PINNED, "checks/test_determinism.py"),
     "checks.relations.second_order": (*MIRROR, "checks/test_autograd.py"),

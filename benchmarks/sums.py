@@ -33,6 +33,7 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.reference.arithmetic import PRODUCTS
 from verify_norm.running.execute import execute
 
+HUGE = 0.03  # the share of cases of up to 2^22 terms
 OPERATORS = ("layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd", "rmsnorm_bwd", "groupnorm_fwd", "groupnorm_bwd")
 
 
@@ -40,7 +41,8 @@ def drawn(seed: int, index: int) -> Run:
     """Return a right kernel's run of case number `index`."""
     rng = np.random.default_rng((seed, index))
     tall = bool(rng.random() < 0.5)
-    long, short = int(2 ** rng.uniform(8, 14.3)), int(2 ** rng.uniform(0, 5))
+    huge = rng.random() < HUGE  # there a lane adds up to 2^15 terms
+    long, short = int(2 ** rng.uniform(8, 22 if huge else 14.3)), 1 if huge else int(2 ** rng.uniform(0, 5))
     op, dtype = str(rng.choice(OPERATORS)), str(rng.choice(("float32", "float32", "bfloat16", "float16")))
     shape = (long, short) if tall else (short, long)
     spec = CaseSpec(

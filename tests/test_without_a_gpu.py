@@ -12,7 +12,8 @@ from norms import rmsnorm
 from torch._dynamo.exc import InternalTorchDynamoError
 
 from verify_norm.cases import contents, gpu_memory, make, placement
-from verify_norm.checks import CHECKS, determinism, modes
+from verify_norm.checks import CHECKS, determinism
+from verify_norm.checks.relations import mode_table
 from verify_norm.core import ways
 from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding
@@ -305,14 +306,14 @@ def test_a_capture_that_fails_leaves_the_stream_and_the_allocator_as_they_were(g
     ("device", "autograd", "graphs"), [("cuda:1", False, True), ("cuda:1", True, False), ("cpu", False, False)]
 )
 def test_a_graph_is_a_mode_of_a_kernel_on_a_gpu(device, autograd, graphs, monkeypatch):
-    monkeypatch.setattr(modes.captures, "MISROUTES", False)  # torch 2.11 does: there it depends on the arguments
+    monkeypatch.setattr(mode_table.captures, "MISROUTES", False)  # torch 2.11 does: there it depends on the arguments
     case = SimpleNamespace(op=OPS["layernorm_bwd"], device=device, spec=SPEC)
     run = SimpleNamespace(
         case=case, kernel=SimpleNamespace(autograd=autograd, remote=False, contract=Contract()), damage=()
     )
-    assert (modes.REPLAYED in modes._modes(run)) == graphs
+    assert (mode_table.REPLAYED in mode_table.modes_of(run)) == graphs
     case.spec = replace(SPEC, mode=ways.REPLAYED)
-    assert modes._modes(run) == (modes.REPLAYED,) * graphs
+    assert mode_table.modes_of(run) == (mode_table.REPLAYED,) * graphs
 
 
 def test_an_empty_allocation_that_is_too_large_for_guards_is_poisoned_on_a_gpu(monkeypatch):

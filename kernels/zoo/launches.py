@@ -134,7 +134,7 @@ LAUNCHES: tuple[Example, ...] = (
         reason="a CPU has no streams",
     ),
     row(
-        "A41_stream_not_waited_for",
+        "A43_stream_not_waited_for",
         "layernorm_fwd",
         "layernorm:stream_not_waited_for",
         "race",

@@ -16,6 +16,7 @@ from norms import layernorm, layernorm_bwd
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, modes
 from verify_norm.checks.modes import _cast
+from verify_norm.checks.relations import mode_table
 from verify_norm.core import ways
 from verify_norm.core.contract import Contract
 from verify_norm.core.finding import Finding, NoData
@@ -449,7 +450,7 @@ def test_how_far_autocast_may_be_off():
 
 def test_leaves_are_those_of_a_call_that_records():
     seen = []
-    mode = modes._leaves(("x", "weight"))
+    mode = mode_table._leaves(("x", "weight"))
     mode.wrap(lambda **given: seen.append((given, torch.is_grad_enabled())), "cpu")(
         x=torch.ones(2), weight=torch.ones(2), bias=torch.ones(2)
     )
@@ -710,15 +711,15 @@ def test_a_setting_of_the_process_holds_in_a_backward_by_autograd(way):
 def test_numbers_of_threads_take_turns():
     seen = set()
     with surroundings.holding("torch.get_num_threads()", 1):  # as usual, a number that is not tried
-        for variant in range(len(modes.THREADS)):
-            for count in modes.THREADS:
+        for variant in range(len(mode_table.THREADS)):
+            for count in mode_table.THREADS:
                 found = said(wrong_where(lambda x, w, n=count: torch.get_num_threads() == n), ways.THREADED,
                              replace(ROWS, variant=variant))  # fmt: skip
                 assert all(f"with other numbers of threads of torch ({count})" in words for words in found.values())
                 seen |= {(variant, count)} if found else set()
         assert torch.get_num_threads() == 1
     assert all(len([1 for pair in seen if pair[place] == one]) == 2 for place in (0, 1) for one in
-               (range(len(modes.THREADS)), modes.THREADS)[place])  # fmt: skip
+               (range(len(mode_table.THREADS)), mode_table.THREADS)[place])  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "every_other"])

@@ -9,9 +9,9 @@ import torch
 
 from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.modes import COMPILED, INSIDE, in_mode
 from verify_norm.checks.relations import leaks, operators
 from verify_norm.checks.relations.held import over_bound
+from verify_norm.checks.relations.mode_table import COMPILED, INSIDE, in_mode
 from verify_norm.checks.relations.rerun import cheap, lasting, once_more, rerun
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, Note, Tried
