@@ -55,8 +55,8 @@ def add_layernorm_bwd(
     """Return dx (dresidual is the same), dweight and dbias of `add_layernorm_fwd`, from the gradients of both outputs.
 
     dx = rstd·(g − mean(g) − x̂·mean(g·x̂)) + dresidual_out with x̂ = (residual_out − mean)·rstd and g = (w + offset)·dy;
-    without its last term where dresidual_out is None. dx has residual_out's type, dweight and dbias those of weight and bias,
-    and None stays None. A row's dx does not depend on any other row, and every sum is the same at every run.
+    without its last term where dresidual_out is None. dx has residual_out's type, dweight and dbias those of weight and
+    bias, and None stays None. A row's dx does not depend on any other row, and every sum is the same at every run.
 
     Raises
     ------

@@ -69,10 +69,10 @@ def layernorm_bwd(
 ) -> Gradients:
     """Return dx, dweight and dbias of LayerNorm, from dy like x and the forward's mean and rstd.
 
-    With x̂ = (x − mean)·rstd and g = (w + offset)·dy: dx = rstd·(g − mean(g) − x̂·mean(g·x̂)), dweight = Σ dy·x̂ and dbias =
-    Σ dy over the rows. dx has x's type, dweight and dbias those of weight and bias, and None stays None. A row's
-    dx does not depend on any other row, and every sum is the same at every run. `eps` is in rstd already; it is
-    an argument because the operator has it.
+    With x̂ = (x − mean)·rstd and g = (w + offset)·dy: dx = rstd·(g − mean(g) − x̂·mean(g·x̂)), dweight = Σ dy·x̂ and
+    dbias = Σ dy over the rows. dx has x's type, dweight and dbias those of weight and bias, and None stays None. A
+    row's dx does not depend on any other row, and every sum is the same at every run. `eps` is in rstd already; it
+    is an argument because the operator has it.
 
     Raises
     ------
