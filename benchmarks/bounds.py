@@ -175,7 +175,7 @@ def draw(seed: int, index: int) -> Draw:
         "weight": None if rng.random() < 0.1 else rounded(wdtype, weight),
         "bias": None if rng.random() < 0.1 or op == "rmsnorm" else rounded(wdtype, rng.standard_normal(channels)),
     }
-    eps, offset = log_uniform(rng, 1e-12, 1e-1), float(op == "rmsnorm" and rng.random() < 0.3)
+    eps, offset = log_uniform(rng, 1e-12, 1e-1), float(op != "groupnorm" and rng.random() < 0.3)
     if offset and wdtype != "float32" and rng.random() < 0.5:
         method, arithmetic = replace(method, offset=True), replace(arithmetic, offset_u=FORMATS[wdtype].u)
         kind = "offset" if kind == "strict" else kind
@@ -186,12 +186,12 @@ def draw(seed: int, index: int) -> Draw:
 def expected(d: Draw, arithmetic: Arithmetic) -> tuple[Any, Any, Any, Any, Any]:
     """Return values and bounds of the forward pass and of the backward pass, and the bound with given statistics."""
     a, options = d.arrays, {"eps": d.eps}
-    if d.op == "rmsnorm":
-        module, args, options = rmsnorm, (a["x"], a["weight"]), options | {"weight_offset": d.offset}
-    else:
-        module, args = layernorm, (a["x"], a["weight"], a["bias"])
+    module, args = rmsnorm if d.op == "rmsnorm" else layernorm, (a["x"], a["weight"])
+    args = args if d.op == "rmsnorm" else (*args, a["bias"])
     if d.op == "groupnorm":
         module, options = groupnorm, options | {"num_groups": d.groups}
+    else:
+        options |= {"weight_offset": d.offset}
     value, bounding = module.forward(*args, **options), {**options, "arithmetic": arithmetic}
     given = Given(
         *(None if v is None else FORMATS["float32"].round(v) for v in (getattr(value, "mean", None), value.rstd))

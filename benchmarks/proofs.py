@@ -24,6 +24,7 @@ if "gpu" not in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"
 
 import verify_norm
+from verify_norm.core.ops import OPS
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.proof.certificate import certificates, versions
 from verify_norm.proof.prove import REACH, Asked
@@ -136,7 +137,7 @@ def errors() -> list[dict[str, Any]]:
 def _largest(op: str, n: int, dtype: str, contract: str, device: str, seconds: float) -> dict[str, Any]:
     """Return the cases of a run, and the largest error of each output over its bound."""
     only = f"N={n},contiguous,weight,weight_dtype=x,eps=1e-5,ndim=2"
-    only += ",bias" * op.startswith("layernorm") + ",weight_offset=0" * ("rmsnorm" in op)
+    only += ",bias" * op.startswith("layernorm") + ",weight_offset=0" * ("weight_offset" in OPS[op].attrs)
     report = verify_norm.verify(
         op,
         dtypes=dtype,

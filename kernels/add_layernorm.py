@@ -17,7 +17,13 @@ from verify_norm.kernels.rows.norm import norm_of
 
 
 def add_layernorm_fwd(
-    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, normalized_shape: Shape = None
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    normalized_shape: Shape = None,
+    weight_offset: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return y, residual_out, mean and rstd of LayerNorm of h = x + residual, both (…, *normalized_shape), any strides.
 
@@ -30,7 +36,8 @@ def add_layernorm_fwd(
         As `arguments.normalized` raises, and if residual does not have x's shape, type and device.
     """
     check_like(x, "x", residual=residual)
-    return operators.forward(x, residual, weight, bias, eps, norm_of(x, weight, bias, normalized_shape))
+    norm = norm_of(x, weight, bias, normalized_shape, offset=weight_offset)
+    return operators.forward(x, residual, weight, bias, eps, norm)
 
 
 def add_layernorm_bwd(
@@ -43,19 +50,20 @@ def add_layernorm_bwd(
     rstd: Tensor,
     eps: float,
     normalized_shape: Shape = None,
+    weight_offset: float = 0.0,
 ) -> Gradients:
     """Return dx (dresidual is the same), dweight and dbias of `add_layernorm_fwd`, from the gradients of both outputs.
 
-    dx = rstd·(g − mean(g) − x̂·mean(g·x̂)) + dresidual_out with x̂ = (residual_out − mean)·rstd and g = w·dy; without
-    its last term where dresidual_out is None. dx has residual_out's type, dweight and dbias those of weight and bias,
-    and None stays None. A row's dx does not depend on any other row, and every sum is the same at every run.
+    dx = rstd·(g − mean(g) − x̂·mean(g·x̂)) + dresidual_out with x̂ = (residual_out − mean)·rstd and g = (w + offset)·dy;
+    without its last term where dresidual_out is None. dx has residual_out's type, dweight and dbias those of weight and
+    bias, and None stays None. A row's dx does not depend on any other row, and every sum is the same at every run.
 
     Raises
     ------
     ValueError, TypeError
         As in the forward, and if dy or dresidual_out is not like residual_out or a statistic not float32, one a row.
     """
-    norm = norm_of(residual_out, weight, bias, normalized_shape)
+    norm = norm_of(residual_out, weight, bias, normalized_shape, offset=weight_offset)
     check_gradient(norm, dy, residual_out, mean, rstd, dresidual_out, "residual_out")
     return operators.backward(dy, dresidual_out, residual_out, weight, mean, rstd, norm, (True, weight, bias))
 

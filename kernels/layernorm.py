@@ -17,7 +17,12 @@ from verify_norm.kernels.rows.norm import norm_of
 
 
 def layernorm_fwd(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, normalized_shape: Shape = None
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    normalized_shape: Shape = None,
+    weight_offset: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return y, mean and rstd of LayerNorm of x (…, *normalized_shape), of any strides.
 
@@ -31,6 +36,8 @@ def layernorm_fwd(
         Added to the variance under the root.
     normalized_shape : int, sequence of int or None
         The trailing dimensions to normalize; None: those of the weight (or bias), else the last one.
+    weight_offset : float
+        Added to the weight in float32: 1 in the models that store w − 1.
 
     Returns
     -------
@@ -44,7 +51,7 @@ def layernorm_fwd(
     ValueError, TypeError
         As `arguments.normalized` raises: a shape that does not fit, a type that would lose bits in silence.
     """
-    norm = norm_of(x, weight, bias, normalized_shape)
+    norm = norm_of(x, weight, bias, normalized_shape, offset=weight_offset)
     y, _, mean, rstd = operators.forward(x, None, weight, bias, eps, norm)
     return y, mean, rstd
 
@@ -58,20 +65,21 @@ def layernorm_bwd(
     rstd: Tensor,
     eps: float,
     normalized_shape: Shape = None,
+    weight_offset: float = 0.0,
 ) -> Gradients:
     """Return dx, dweight and dbias of LayerNorm, from dy like x and the forward's mean and rstd.
 
-    With x̂ = (x − mean)·rstd and g = w·dy: dx = rstd·(g − mean(g) − x̂·mean(g·x̂)), dweight = Σ dy·x̂ and dbias =
-    Σ dy over the rows. dx has x's type, dweight and dbias those of weight and bias, and None stays None. A row's
-    dx does not depend on any other row, and every sum is the same at every run. `eps` is in rstd already; it is
-    an argument because the operator has it.
+    With x̂ = (x − mean)·rstd and g = (w + offset)·dy: dx = rstd·(g − mean(g) − x̂·mean(g·x̂)), dweight = Σ dy·x̂ and
+    dbias = Σ dy over the rows. dx has x's type, dweight and dbias those of weight and bias, and None stays None. A
+    row's dx does not depend on any other row, and every sum is the same at every run. `eps` is in rstd already; it
+    is an argument because the operator has it.
 
     Raises
     ------
     ValueError, TypeError
         As in the forward, and if dy is not like x or a statistic not float32, one a row.
     """
-    norm = norm_of(x, weight, bias, normalized_shape)
+    norm = norm_of(x, weight, bias, normalized_shape, offset=weight_offset)
     check_gradient(norm, dy, x, mean, rstd)
     return operators.backward(dy, None, x, weight, mean, rstd, norm, (True, weight, bias))
 

@@ -18,6 +18,7 @@ def modulate_layernorm_fwd(
     shift: Tensor,
     eps: float,
     normalized_shape: Shape = None,
+    weight_offset: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return y, mean and rstd of modulated LayerNorm of x (B, …, *normalized_shape), of any strides.
 
@@ -32,6 +33,7 @@ def modulate_layernorm_fwd(
     eps : float
         Added to the variance under the root.
     normalized_shape : int, sequence of int or None
+    weight_offset : float
         As in `layernorm.layernorm_fwd`.
 
     Returns
@@ -46,7 +48,7 @@ def modulate_layernorm_fwd(
     ValueError, TypeError
         If a shape does not fit, a row is too long, or a type would lose bits in silence.
     """
-    norm = norm_of(x, weight, bias, normalized_shape)
+    norm = norm_of(x, weight, bias, normalized_shape, offset=weight_offset)
     alike = tuple(x.shape)
     wanted = (x.shape[0], *x.shape[norm.lead :]) if norm.lead else alike
     check_beside(x, scale=scale, shift=shift)

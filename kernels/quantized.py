@@ -33,13 +33,19 @@ E4M3FN, E5M2 = Kind(torch.float8_e4m3fn), Kind(torch.float8_e5m2)  # LayerNorm's
 
 
 def layernorm_fwd_e4m3fn(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, scale: Tensor, eps: float, normalized_shape: Shape = None
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor,
+    eps: float,
+    normalized_shape: Shape = None,
+    weight_offset: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return LayerNorm of x (…, *normalized_shape), times scale, in float8_e4m3fn: y, amax, mean and rstd.
 
     Parameters
     ----------
-    x, weight, bias, eps, normalized_shape
+    x, weight, bias, eps, normalized_shape, weight_offset
         As in `layernorm.layernorm_fwd`.
     scale : Tensor
         float32, one element: what z = x̂·w + b is multiplied by.
@@ -58,15 +64,23 @@ def layernorm_fwd_e4m3fn(
     ValueError, TypeError
         As `layernorm.layernorm_fwd`, and if scale is not one float32 on x's device.
     """
-    y, amax, mean, rstd = quantized(x, weight, bias, scale, eps, E4M3FN, normalized_shape)
+    y, amax, mean, rstd = quantized(
+        x, weight, bias, scale, eps, E4M3FN._replace(offset=weight_offset), normalized_shape
+    )
     return y, amax, mean, rstd
 
 
 def layernorm_fwd_e5m2(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, scale: Tensor, eps: float, normalized_shape: Shape = None
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor,
+    eps: float,
+    normalized_shape: Shape = None,
+    weight_offset: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return what `layernorm_fwd_e4m3fn` does, in float8_e5m2, which saturates at ±57344."""
-    y, amax, mean, rstd = quantized(x, weight, bias, scale, eps, E5M2, normalized_shape)
+    y, amax, mean, rstd = quantized(x, weight, bias, scale, eps, E5M2._replace(offset=weight_offset), normalized_shape)
     return y, amax, mean, rstd
 
 

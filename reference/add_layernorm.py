@@ -20,7 +20,14 @@ class Forward(NamedTuple):
 
 
 def forward(
-    x: Array, residual: Array, weight: Array | None, bias: Array | None, *, eps: float, normalized_shape: Shape = None
+    x: Array,
+    residual: Array,
+    weight: Array | None,
+    bias: Array | None,
+    *,
+    eps: float,
+    weight_offset: float = 0.0,
+    normalized_shape: Shape = None,
 ) -> Forward:
     """Return LayerNorm of h = x + residual, and h itself.
 
@@ -28,7 +35,7 @@ def forward(
     ----------
     x, residual
         (…, *normalized_shape), of one shape.
-    weight, bias, eps, normalized_shape
+    weight, bias, eps, weight_offset, normalized_shape
         as in `layernorm.forward`.
 
     Returns
@@ -47,7 +54,7 @@ def forward(
     ([[-0.8, 0.8]], [[1.0, 3.0]], [2.0], [0.8])
     """
     h = residual_sum.added(x, residual, "residual")
-    value = layernorm.forward(h, weight, bias, eps=eps, normalized_shape=normalized_shape)
+    value = layernorm.forward(h, weight, bias, eps=eps, weight_offset=weight_offset, normalized_shape=normalized_shape)
     return Forward(value.y, h, value.mean, value.rstd)
 
 
@@ -59,6 +66,7 @@ def backward(
     bias: Array | None,
     *,
     eps: float,
+    weight_offset: float = 0.0,
     normalized_shape: Shape = None,
 ) -> Backward:
     """Return the gradients of ⟨dy, y⟩ + ⟨dresidual_out, residual_out⟩ with respect to x, residual, weight and bias.
@@ -69,7 +77,7 @@ def backward(
         the gradients with respect to both outputs, as x; dresidual_out is None where residual_out has no gradient.
     residual_out
         what the forward pass returned; the norm is differentiated there.
-    weight, bias, eps, normalized_shape
+    weight, bias, eps, weight_offset, normalized_shape
         as in `layernorm.backward`.
 
     Returns
@@ -88,7 +96,8 @@ def backward(
     >>> backward(dy, np.ones((1, 2)), h, None, None, eps=0.5625).dx.round(3).tolist()
     [[1.144, 0.856]]
     """
-    value = layernorm.backward(dy, residual_out, weight, bias, eps=eps, normalized_shape=normalized_shape)
+    options = {"eps": eps, "weight_offset": weight_offset}
+    value = layernorm.backward(dy, residual_out, weight, bias, **options, normalized_shape=normalized_shape)
     return value._replace(dx=residual_sum.joined(value.dx, dresidual_out))
 
 
@@ -99,6 +108,7 @@ def forward_error(
     bias: Array | None,
     *,
     eps: float,
+    weight_offset: float = 0.0,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
     rounded: residual_sum.Rounding | None = None,
@@ -124,8 +134,8 @@ def forward_error(
     """
     h = residual_sum.added(x, residual, "residual")
     view = rows(h, normalized_shape)
-    exact = layernorm.norm(view, h, weight, bias, eps)
-    kept = layernorm.norm(view, residual_sum.kept(h, arithmetic, rounded), weight, bias, eps)
+    exact = layernorm.norm(view, h, weight, bias, eps, weight_offset)
+    kept = layernorm.norm(view, residual_sum.kept(h, arithmetic, rounded), weight, bias, eps, weight_offset)
     error = layernorm.normalize_error(kept, residual_sum.flushing(arithmetic))
     y, mean, rstd = residual_sum.apart(layernorm.normalize(exact), layernorm.normalize(kept), error)
     return Forward(y, residual_sum.sum_error(x, residual, arithmetic), mean, rstd)
@@ -139,6 +149,7 @@ def backward_error(
     bias: Array | None,
     *,
     eps: float,
+    weight_offset: float = 0.0,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
     given: statistics_rounding.Given | None = None,
@@ -155,6 +166,6 @@ def backward_error(
     >>> bool(error(None) < error(0 * h) < 1e-5 < 1e-4 < error(1000 * h))
     True
     """
-    n = layernorm.norm(rows(residual_out, normalized_shape), residual_out, weight, bias, eps)
+    n = layernorm.norm(rows(residual_out, normalized_shape), residual_out, weight, bias, eps, weight_offset)
     error = Backward(*rounding.gradients_error(n, dy, arithmetic, given=given))
     return error._replace(dx=residual_sum.joined_error(n, dy, error.dx, dresidual_out, arithmetic))

@@ -45,7 +45,7 @@ def _groups(x: Array, v: Values) -> View:
 
 
 def _layernorm(view: View, x: Array, v: Values) -> Norm:
-    return layernorm.norm(view, x, v.get("weight"), v.get("bias"), v["eps"])
+    return layernorm.norm(view, x, v.get("weight"), v.get("bias"), v["eps"], v.get("weight_offset", 0.0))
 
 
 def _rmsnorm(view: View, x: Array, v: Values) -> Norm:
@@ -63,7 +63,7 @@ def _l2norm(view: View, x: Array, v: Values) -> Norm:
 BASES = {
     base.name: base
     for base in (
-        Base("layernorm", ("weight", "bias"), ("eps", "normalized_shape"), _rows, _layernorm),
+        Base("layernorm", ("weight", "bias"), ("eps", "weight_offset", "normalized_shape"), _rows, _layernorm),
         Base("rmsnorm", ("weight",), ("eps", "weight_offset", "normalized_shape"), _rows, _rmsnorm, centred=False),
         Base(
             "partial_rmsnorm",

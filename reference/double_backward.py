@@ -73,6 +73,7 @@ def layernorm_double_backward(
     weight: Array | None,
     *,
     eps: float,
+    weight_offset: float = 0.0,
     normalized_shape: Shape = None,
 ) -> Second:
     """Return the gradients of ⟨ddx, dx⟩ + ⟨ddweight, dweight⟩ + ⟨ddbias, dbias⟩ with respect to dy, x and weight.
@@ -83,7 +84,7 @@ def layernorm_double_backward(
     ----------
     ddx, ddweight, ddbias
         the gradients with respect to dx, dweight and dbias, shaped as x, weight and bias; None stands for 0.
-    dy, x, weight, eps, normalized_shape
+    dy, x, weight, eps, weight_offset, normalized_shape
         as in `layernorm.backward`.
 
     Returns
@@ -105,7 +106,7 @@ def layernorm_double_backward(
     >>> by_dy.round(3).tolist(), by_x.round(4).tolist(), by_weight.round(3).tolist()
     ([[-0.144, 0.144]], [[-0.1382, 0.1382]], [-0.144, 0.0])
     """
-    n = layernorm.norm(rows(x, normalized_shape), x, weight, None, eps)
+    n = layernorm.norm(rows(x, normalized_shape), x, weight, None, eps, weight_offset)
     return _second(n, ddx, ddweight, ddbias, dy, x, weight)
 
 

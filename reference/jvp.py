@@ -43,16 +43,17 @@ def layernorm_jvp(
     tbias: Array | None,
     *,
     eps: float,
+    weight_offset: float = 0.0,
     normalized_shape: Shape = None,
 ) -> layernorm.Forward:
     """Return the directional derivative of `layernorm.forward` at (x, weight, bias) along (tx, tweight, tbias).
 
     Parameters
     ----------
-    x, weight, bias, eps, normalized_shape
+    x, weight, bias, eps, weight_offset, normalized_shape
         as in `layernorm.forward`.
     tx, tweight, tbias
-        the changes ẋ, ẇ, ḃ of x, weight and bias, shaped as these; None stands for 0.
+        the changes ẋ, ẇ, ḃ of x, weight and bias, shaped as these; None stands for 0. w is weight + offset.
 
     Returns
     -------
@@ -75,7 +76,7 @@ def layernorm_jvp(
     """
     view = rows(x, normalized_shape)
     v, s = shaped(tweight, weight, "tweight", view.affine), shaped(tbias, bias, "tbias", view.affine)
-    n = layernorm.norm(view, x, weight, bias, eps)
+    n = layernorm.norm(view, x, weight, bias, eps, weight_offset)
     return layernorm.outside(view, *tangent(n, shaped(tx, x, "tx", view.shape), v, s))
 
 
@@ -120,7 +121,7 @@ def rmsnorm_jvp(
     """Return the directional derivative of `rmsnorm.forward` at (x, weight) along (tx, tweight).
 
     x, weight, eps, weight_offset and normalized_shape are those of `rmsnorm.forward`; the rest is as in
-    `layernorm_jvp`, with P without its mean. w is weight + offset, and ẇ is the change of weight.
+    `layernorm_jvp`, with P without its mean.
 
     Returns
     -------

@@ -29,13 +29,20 @@ class Backward(NamedTuple):
 
 
 def forward(
-    x: Array, weight: Array | None, bias: Array | None, *, eps: float, normalized_shape: Shape = None
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    *,
+    eps: float,
+    weight_offset: float = 0.0,
+    normalized_shape: Shape = None,
 ) -> Forward:
     """Normalize every row of x to mean 0 and variance 1, then scale and shift it.
 
     Along a row of N elements,
 
-        μ = mean x      xc = x − μ      var = mean xc²      r = 1/√(var + eps)      x̂ = r·xc      y = w·x̂ + b
+        μ = mean x      xc = x − μ      var = mean xc²      r = 1/√(var + eps)      x̂ = r·xc
+        y = (w + offset)·x̂ + b
 
     in two passes, since mean x² − μ² would cancel where |μ| is large. var divides by N, not N − 1.
 
@@ -44,9 +51,11 @@ def forward(
     x
         (…, *normalized_shape).
     weight, bias
-        normalized_shape; None stands for 1 and 0.
+        normalized_shape; None stands for a factor of 1, whatever the offset, and for 0.
     eps
         added to the variance, under the root.
+    weight_offset
+        added to the weight: 1 in the models that store w − 1, as LayerNorm1P of NeMo.
     normalized_shape
         the last dimensions that make one row; by default the last one.
 
@@ -66,16 +75,25 @@ def forward(
     --------
     >>> forward(np.array([[1.0, 3.0], [5.0, 5.0]]), None, None, eps=0.5625).y.tolist()
     [[-0.8, 0.8], [0.0, 0.0]]
+    >>> forward(np.array([[1.0, 3.0]]), np.ones(2), np.ones(2), eps=0.5625, weight_offset=1.0).y.round(9).tolist()
+    [[-0.6, 2.6]]
     """
-    return normalize(norm(rows(x, normalized_shape), x, weight, bias, eps))
+    return normalize(norm(rows(x, normalized_shape), x, weight, bias, eps, weight_offset))
 
 
 def backward(
-    dy: Array, x: Array, weight: Array | None, bias: Array | None, *, eps: float, normalized_shape: Shape = None
+    dy: Array,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    *,
+    eps: float,
+    weight_offset: float = 0.0,
+    normalized_shape: Shape = None,
 ) -> Backward:
     """Return the gradients of ⟨dy, y⟩ with respect to x, weight and bias.
 
-    With g = w·dy, the gradient with respect to x̂, consider a change ẋ of the row. Then
+    With g = (w + offset)·dy, the gradient with respect to x̂, consider a change ẋ of the row. Then
 
         μ̇ = mean ẋ      ṙ = −r³·mean(xc·(ẋ − μ̇)) = −r²·mean(x̂·ẋ)       as Σxc = 0
         dx̂ = r(ẋ − μ̇) + xc·ṙ = r(ẋ − mean ẋ − x̂·mean(x̂·ẋ))
@@ -91,7 +109,7 @@ def backward(
     ----------
     dy
         the gradient with respect to y, as x.
-    x, weight, bias, eps, normalized_shape
+    x, weight, bias, eps, weight_offset, normalized_shape
         as in `forward`; the reference computes the statistics again from x.
 
     Returns
@@ -113,7 +131,7 @@ def backward(
     >>> dx.round(3).tolist(), dweight.tolist(), dbias.tolist()
     ([[0.144, -0.144]], [-0.8, 0.0], [1.0, 0.0])
     """
-    return Backward(*norm(rows(x, normalized_shape), x, weight, bias, eps).gradients(dy))
+    return Backward(*norm(rows(x, normalized_shape), x, weight, bias, eps, weight_offset).gradients(dy))
 
 
 def forward_error(
@@ -122,6 +140,7 @@ def forward_error(
     bias: Array | None,
     *,
     eps: float,
+    weight_offset: float = 0.0,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
 ) -> Forward:
@@ -141,7 +160,7 @@ def forward_error(
     >>> bool(near < 1e-5 < 1e-4 < far)  # the mean of large numbers is known less well
     True
     """
-    return normalize_error(norm(rows(x, normalized_shape), x, weight, bias, eps), arithmetic)
+    return normalize_error(norm(rows(x, normalized_shape), x, weight, bias, eps, weight_offset), arithmetic)
 
 
 def backward_error(
@@ -151,6 +170,7 @@ def backward_error(
     bias: Array | None,
     *,
     eps: float,
+    weight_offset: float = 0.0,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
     given: statistics_rounding.Given | None = None,
@@ -177,7 +197,7 @@ def backward_error(
     >>> bool(tight.max() < 2e-6 < 1e-2 < wide.max())
     True
     """
-    n = norm(rows(x, normalized_shape), x, weight, bias, eps)
+    n = norm(rows(x, normalized_shape), x, weight, bias, eps, weight_offset)
     return Backward(*rounding.gradients_error(n, dy, arithmetic, given=given))
 
 
@@ -209,10 +229,14 @@ def statistics(view: View, x: Array, eps: float) -> Statistics:
 
 
 @np.errstate(all="ignore")
-def norm(view: View, x: Array, weight: Array | None, bias: Array | None, eps: float) -> Norm:
-    """Return x normalized by its own statistics, for any view of it: rows, groups or channels."""
-    s = statistics(view, x, eps)
-    return Norm(view, x.reshape(view.shape), *s, weight=view.weight(weight), bias=view.weight(bias))
+def norm(view: View, x: Array, weight: Array | None, bias: Array | None, eps: float, offset: float = 0.0) -> Norm:
+    """Return x normalized by its own statistics, for any view of it: rows, groups or channels.
+
+    x̂ meets weight + offset, or nothing where weight is None.
+    """
+    s, w = statistics(view, x, eps), view.weight(weight)
+    w = None if w is None else w + offset
+    return Norm(view, x.reshape(view.shape), *s, weight=w, bias=view.weight(bias), offset=offset != 0.0)
 
 
 @np.errstate(all="ignore")

@@ -41,6 +41,7 @@ def layernorm_forward(
     scale: Array,
     *,
     eps: float,
+    weight_offset: float = 0.0,
     normalized_shape: Shape = None,
     largest: float = E4M3FN,
 ) -> LayerNorm:
@@ -50,7 +51,7 @@ def layernorm_forward(
 
     Parameters
     ----------
-    x, weight, bias, eps, normalized_shape
+    x, weight, bias, eps, weight_offset, normalized_shape
         as in `layernorm.forward`.
     scale
         (1,), what z is multiplied by.
@@ -71,7 +72,7 @@ def layernorm_forward(
     >>> value.y.round(6).tolist(), value.amax.round(6).tolist()
     ([[-320.0, 448.0]], [1.6])
     """
-    z = layernorm.forward(x, weight, bias, eps=eps, normalized_shape=normalized_shape)
+    z = layernorm.forward(x, weight, bias, eps=eps, weight_offset=weight_offset, normalized_shape=normalized_shape)
     return LayerNorm(saturated(z.y * scale, largest), amax_of(z.y), z.mean, z.rstd)
 
 
@@ -105,12 +106,13 @@ def layernorm_error(
     scale: Array,
     *,
     eps: float,
+    weight_offset: float = 0.0,
     normalized_shape: Shape = None,
     largest: float = E4M3FN,
     arithmetic: Arithmetic,
 ) -> LayerNorm:
     """Return how far a kernel may be from `layernorm_forward`, per element, before the final rounding."""
-    n = layernorm.norm(rows(x, normalized_shape), x, weight, bias, eps)
+    n = layernorm.norm(rows(x, normalized_shape), x, weight, bias, eps, weight_offset)
     z, dz = layernorm.normalize(n), layernorm.normalize_error(n, arithmetic)
     bias_size = 0.0 if n.bias is None else np.broadcast_to(np.abs(n.bias), n.view.shape).reshape(x.shape)
     terms = np.abs(z.y) + 2 * bias_size  # at least |w·x̂| + |b|

@@ -1,4 +1,6 @@
-"""The table of bugs read in public trackers, A27 to A41: races, shapes, buffers, state, and launches of nothing."""
+"""The table of bugs read in public trackers, A27 to A43: races, shapes, buffers, state, launches of nothing,
+and the offset of LayerNorm's weight.
+"""
 
 from verify_norm.core.contract import Contract
 from verify_norm.kernels.zoo.example import ATOMIC, GRADIENTS, VALUES, Example, Y, row
@@ -168,5 +170,25 @@ LAUNCHES: tuple[Example, ...] = (
         caught_by=("accuracy", "determinism"),
         needs="sm_90",
         reason="no other device has dependent launches",
+    ),
+    row(
+        "A41_offset_in_weight_type",
+        "layernorm_fwd",
+        "layernorm:offset_in_weight_type",
+        "options",
+        "1 + w is rounded to the type of w, such as bfloat16",
+        "vLLM #53203, lmdeploy #4790",
+        outputs=("y",),
+        caught_by=("accuracy",),
+    ),
+    row(
+        "A42_offset_bwd_forgotten",
+        "layernorm_bwd",
+        "layernorm:offset_bwd_forgotten",
+        "options",
+        "the weight's offset is in the forward alone",
+        "Liger #74",
+        outputs=("dx",),
+        caught_by=GRADIENTS,
     ),
 )

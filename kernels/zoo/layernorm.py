@@ -30,6 +30,25 @@ def right_bwd(dy, x, weight, bias, mean, rstd, normalized_shape=None):
     return dx, hosts.like(dw.sum(0), weight), hosts.like(db.sum(0), bias)
 
 
+def offset_in_weight_type(x, weight, bias, eps, weight_offset, normalized_shape):
+    """weight.float() + offset became weight + offset: the sum is rounded to the type of the weight."""
+    w = None if weight is None else (weight.float() + weight_offset).to(weight.dtype)
+    return _forward(x, w, bias, eps, normalized_shape)
+
+
+def offset_bwd_forgotten(dy, x, weight, bias, mean, rstd, weight_offset, normalized_shape):
+    """The factor w + offset of both passes became that of the forward alone."""
+    return right_bwd(dy, x, weight, bias, mean, rstd, normalized_shape)
+
+
+def zero_centered(x, weight, bias, eps, zero_centered_gamma: bool, normalized_shape):
+    """1 + w in float32, by a flag, which takes no other offset."""
+    if not isinstance(zero_centered_gamma, bool):
+        raise TypeError(f"zero_centered_gamma must be a bool, not {zero_centered_gamma!r}")
+    w = None if weight is None else weight.float() + zero_centered_gamma
+    return _forward(x, w, None if bias is None else bias.float(), eps, normalized_shape)
+
+
 def masked_variance(x, weight, bias, eps, normalized_shape):
     """Where(mask, x − mean, 0) became x − mean: every lane beyond the row adds mean²."""
     return _forward(x, weight, bias, eps, normalized_shape, variance="unmasked")

@@ -172,6 +172,10 @@ RIGHT: tuple[Example, ...] = (
         contract=Contract(batch_invariant=True),
     ),
     _right("H01_layernorm_fwd", "layernorm_fwd", "layernorm:right_fwd", "unusual", "the host without a bug", "ours"),
+    _right(
+        *("H14_zero_centered", "layernorm_fwd", "layernorm:zero_centered", "unusual"),
+        *("a flag adds 1 to the weight, in float32", "zero_centered_gamma of TransformerEngine"),
+    ),
     _right("H02_layernorm_bwd", "layernorm_bwd", "layernorm:right_bwd", "unusual", "the host without a bug", "ours"),
     _right("H03_rmsnorm_fwd", "rmsnorm_fwd", "rmsnorm:right_fwd", "unusual", "the host without a bug", "ours"),
     _right("H04_rmsnorm_bwd", "rmsnorm_bwd", "rmsnorm:right_bwd", "unusual", "the host without a bug", "ours"),

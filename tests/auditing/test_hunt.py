@@ -16,14 +16,14 @@ from verify_norm.core.spec import CaseSpec
 
 
 def layernorm_fwd(one_pass=False):
-    def run(x, weight, bias, eps, normalized_shape):
+    def run(x, weight, bias, eps, weight_offset, normalized_shape):
         n = torch.Size(normalized_shape).numel()
         r = x.float().reshape(-1, n)
         mean = r.mean(1, keepdim=True)
         var = (r * r).mean(1, keepdim=True) - mean * mean if one_pass else (r - mean).square().mean(1, keepdim=True)
         rstd = (var + eps).rsqrt()
         y = (r - mean) * rstd
-        y = y if weight is None else y * weight.float().reshape(-1)
+        y = y if weight is None else y * (weight.float().reshape(-1) + weight_offset)
         y = y if bias is None else y + bias.float().reshape(-1)
         return y.reshape(x.shape).to(x.dtype), mean[:, 0], rstd[:, 0]
 

@@ -37,7 +37,7 @@ def test_a_rounding_costs_what_it_must():
 @pytest.mark.parametrize(
     ("op", "types", "case"),
     [
-        ("layernorm_fwd", ("float16", None), CaseSpec((64, 1024), "float16", offset=1.0)),
+        ("layernorm_fwd", ("float16", None), CaseSpec((64, 1024), "float16", offset=1.0, weight_offset=1.0)),
         (
             "rmsnorm_bwd",
             ("bfloat16", "float32"),

@@ -20,7 +20,7 @@ CHANNELS = "samples, channels, positions, leading dimensions, spatial dimensions
 GROUPS = CHANNELS.replace("channels", "groups, C/G")
 RUNNING = "running_mean_layout, running_var_layout"
 AXES = {
-    "layernorm_fwd": f"{ROWS}, bias, {DATA}, x_layout, weight_layout, bias_layout, alias",
+    "layernorm_fwd": f"{ROWS}, bias, weight_offset, {DATA}, x_layout, weight_layout, bias_layout, alias",
     "rmsnorm_bwd": f"{ROWS}, weight_offset, {OF_DY}, dy_layout, x_layout, weight_layout, alias",
     "partial_rmsnorm_fwd": f"{ROWS}, weight_offset, {DATA}, variance_size, x_layout, weight_layout",
     "dropout_add_rmsnorm_bwd": f"{ROWS}, dresidual_out, weight_offset, {OF_DY}, dropout_p, dy_layout, "

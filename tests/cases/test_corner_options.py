@@ -55,9 +55,10 @@ def test_what_an_operator_has_not_is_as_usual():
 
 
 def test_one_line_in_four_has_a_weight_offset():
-    offsets = Counter(spec.weight_offset for spec in lines("rmsnorm_fwd", 64))
-    assert offsets == {0.0: 48, THIRD: 4, -0.25: 4, 1.0: 8}
-    assert values("layernorm_fwd", "weight_offset") == {0.0}
+    for name in ("rmsnorm_fwd", "layernorm_bwd"):
+        offsets = Counter(spec.weight_offset for spec in lines(name, 64))
+        assert offsets == {0.0: 48, THIRD: 4, -0.25: 4, 1.0: 8}
+    assert values("l2norm_fwd", "weight_offset") == {0.0}
 
 
 @pytest.mark.parametrize(

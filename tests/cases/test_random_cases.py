@@ -166,13 +166,14 @@ def test_cases_have_the_options_of_their_operator():
     """Those of a fused one, of which each is drawn."""
     for name, field, values in (
         ("rmsnorm_fwd", "weight_offset", {0.0, 1.0, THIRD, -0.25}),
+        ("add_layernorm_bwd", "weight_offset", {0.0, 1.0, THIRD, -0.25}),
         ("rmsnorm_bwd", "frozen", {(), ("x",), ("weight",)}),
         ("modulate_rmsnorm_fwd", "modulation", {"sample", "token"}),
         ("dropout_add_rmsnorm_fwd", "dropout_p", set(DROPOUTS)),
         ("qk_norm_rope_fwd", "rotary", {"full", "half", "quarter"}),
         ("rmsnorm_fp8_fwd", "scale", set(OUTPUT_SCALES)),
         ("layernorm_fwd", "scale", {1.0}),
-        ("layernorm_fwd", "weight_offset", {0.0}),
+        ("l2norm_fwd", "weight_offset", {0.0}),
         ("layernorm_fwd", "variance_size", {None}),
         ("layernorm_fwd", "modulation", {"sample"}),
         ("layernorm_fwd", "rotary", {"full"}),

@@ -277,12 +277,12 @@ def test_a_plan_of_a_shape_that_keeps_other_options(kept, spec):
     for by_all in (False, True):
         plans = {}
 
-        def layernorm_fwd(x, weight, bias, eps, normalized_shape, plans=plans, by_all=by_all):
+        def layernorm_fwd(x, weight, bias, eps, weight_offset, normalized_shape, plans=plans, by_all=by_all):
             option = PLANS[kept](x, weight, eps)
             plan = plans.setdefault((x.shape, option if by_all else None), option)
             x = x.as_strided(x.shape, plan) if kept == "strides" and x.dim() == 2 else x
             weight = torch.ones_like(weight) if kept == "weight" and plan and weight is not None else weight
-            return right(x, weight, bias, plan if kept == "eps" else eps, normalized_shape)
+            return right(x, weight, bias, plan if kept == "eps" else eps, normalized_shape, weight_offset)
 
         found = said(layernorm_fwd, "between", replace(spec, log2_scale=-8))
         assert by_all == (found == {}) or (kept == "weight" and spec.weight)
@@ -317,9 +317,9 @@ def test_a_buffer_that_is_made_in_inference_mode_and_written_later():
     """As where a model is evaluated before it is trained: torch refuses to write the buffer of a shape."""
     kept = {}
 
-    def scratch(x, weight, bias, eps, normalized_shape):
+    def scratch(x, weight, bias, eps, weight_offset, normalized_shape):
         buffer = kept.setdefault(x.shape, torch.empty(x.shape))
-        return right(buffer.copy_(x).to(x.dtype), weight, bias, eps, normalized_shape)
+        return right(buffer.copy_(x).to(x.dtype), weight, bias, eps, normalized_shape, weight_offset)
 
     assert "after a call under torch.inference_mode(), from which it keeps a tensor" in said(scratch, "between")[None]
 

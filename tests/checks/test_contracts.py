@@ -7,6 +7,7 @@ import pytest
 import torch
 from checking import run_of
 from matrix import layernorm_bwd, rmsnorm_fwd
+from norms import layernorm as right_fwd
 from norms import layernorm_bwd as right_bwd
 from norms import rows
 
@@ -112,6 +113,35 @@ def test_the_offset_weight_in_the_weights_type(dtype):
         return y * (1 + 2.0**-12), rstd
 
     assert ("accuracy", "y") in found(rounded, plain, "rmsnorm_fwd", offset_weight="weight")
+
+
+def layernorm_1p(kind):
+    """LayerNorm with 1 + weight formed in `kind`, or in the weight's own type."""
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape, weight_offset):
+        w = (weight.to(kind or weight.dtype) + weight_offset).float()
+        return right_fwd("")(x, w, bias, eps, normalized_shape)
+
+    return layernorm_fwd
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_offset_weight_of_layernorm_in_the_weights_type(dtype):
+    spec = CaseSpec((4, 48), dtype="float32", weight_dtype=dtype, weight_offset=1.0)
+    for kind in (None, torch.float32):
+        assert found(layernorm_1p(kind), spec, "layernorm_fwd", offset_weight="weight") == {}
+    assert found(layernorm_1p(torch.float32), spec, "layernorm_fwd") == {}
+    assert set(found(layernorm_1p(None), spec, "layernorm_fwd")) == {("accuracy", "y")}
+
+
+def test_a_layernorm_backward_without_the_offset_is_detected():
+    def layernorm_bwd(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        return right_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+
+    spec = CaseSpec((4, 48), weight_offset=1.0)
+    assert set(found(layernorm_bwd, spec, "layernorm_bwd")) == {("accuracy", "dx")}
+    assert found(right_bwd(), spec, "layernorm_bwd") == {}
+    assert found(layernorm_bwd, replace(spec, weight_offset=0.0), "layernorm_bwd") == {}
 
 
 def saturating(largest):

@@ -379,6 +379,7 @@ LOST = {  # operator, fields of the case and of the contract: what |w·x̂| may 
     "roundings": ("layernorm_fwd", {}, {}, 1.0, 1.0),
     "a weight": ("layernorm_fwd", {}, {}, 3.0, 1.0),
     "an offset of the weight": ("rmsnorm_fwd", {"weight_offset": 1.0}, {}, 3.0, 4.0 / 3.0),
+    "an offset of LayerNorm's weight": ("layernorm_fwd", {"weight_offset": 1.0}, {}, 3.0, 4.0 / 3.0),
     "matrix products": ("layernorm_fwd", {}, {"products": "bf16"}, 1.0, 1 + 2.0**-7),
     "a narrow x̂": ("rmsnorm_fwd", {}, {"xhat": "bfloat16"}, 1.0, 1 + 2.0**-8),
     "a narrow offset": (

@@ -443,6 +443,7 @@ def test_the_structures_take_turns_and_each_row_has_its_own_scale(variant):
     ("op", "weight", "offset", "sign"),
     [
         ("layernorm_bwd", -0.5, 0.0, -1.0),
+        ("layernorm_bwd", -0.5, 1.0, 1.0),
         ("rmsnorm_bwd", -0.5, 1.0, 1.0),
         ("rmsnorm_bwd", -0.5, 0.0, -1.0),
         ("layernorm_bwd", 0.0, 0.0, 0.0),  # all is 0: one sign for all

@@ -157,8 +157,9 @@ def test_values_are_compared_in_the_shape_of_the_truth_and_infinities_without_a_
         ("rmsnorm_fwd", "weight_offset", [1.0]),
         ("rmsnorm_bwd", "weight_offset", [1.0]),
         ("rmsnorm_bwd", "eps", []),  # dx of a short row is near 0 with any
-        ("layernorm_fwd", "weight_offset", []),
-        ("layernorm_bwd", "weight_offset", []),
+        ("layernorm_fwd", "weight_offset", [1.0]),
+        ("layernorm_bwd", "weight_offset", [1.0]),
+        ("l2norm_fwd", "weight_offset", []),
     ],
 )
 def test_which_other_values_of_an_attribute_are_tried(op, name, values):

@@ -405,10 +405,10 @@ class Series:
     def __init__(self, wrong=lambda x: False):
         self.calls, self.wrong = [], wrong
 
-    def __call__(self, x, weight, bias, eps, normalized_shape):
+    def __call__(self, x, weight, bias, eps, normalized_shape, weight_offset=0.0):
         modes = torch._C._len_torch_dispatch_stack()
         self.calls.append((x.clone(), x.is_contiguous(), threading.current_thread(), modes))
-        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape, weight_offset)
         return (y + 1 if self.wrong(x) else y), mean, rstd
 
 

@@ -84,7 +84,8 @@ def test_what_a_contract_changes_of_another():
     assert dx_over_dy.of(Contract(), FWD) is None, "it has neither"
     wide, offset = (known.Known(fields, "", "") for fields in ("weight_grad=float32", "xhat=x,offset_weight=weight"))
     assert wide.of(Contract(), FWD) is None, "it has no dweight"
-    assert offset.of(Contract(), OPS["layernorm_fwd"]) == {"xhat": "x"}, "nothing is added to its weight"
+    assert offset.of(Contract(), OPS["layernorm_fwd"]) == {"xhat": "x", "offset_weight": "weight"}
+    assert offset.of(Contract(), OPS["groupnorm_fwd"]) == {"xhat": "x"}, "nothing is added to its weight"
     assert known.NAMES["llama"].of(Contract(xhat="x"), BWD) == {"partials": "x"}
 
 

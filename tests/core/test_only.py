@@ -178,17 +178,17 @@ def test_the_clauses_of_a_text():
 EVERYWHERE = {"ndim", "N", "M", "last", "B", "numel", "bytes", "eps", "dtype", "weight_dtype"} | set(only.MEMORY)
 ABOUT = {  # which of the other clauses say something of an operator
     "rmsnorm_fwd": "normalized_ndim weight weight_offset",
-    "layernorm_bwd": "normalized_ndim weight bias",
+    "layernorm_bwd": "normalized_ndim weight bias weight_offset",
     "groupnorm_fwd": "C G weight bias",
     "instancenorm_bwd": "C weight bias",
     "batchnorm_fwd": "C weight bias running training momentum",
     "batchnorm_bwd": "C weight bias running training",
     "rmsnorm_fp8_fwd": "normalized_ndim weight weight_offset scale",
-    "add_layernorm_bwd": "normalized_ndim weight bias dresidual_out",
+    "add_layernorm_bwd": "normalized_ndim weight bias weight_offset dresidual_out",
     "l2norm_fwd": "normalized_ndim",
     "partial_rmsnorm_fwd": "normalized_ndim weight weight_offset variance_size",
     "dropout_add_rmsnorm_fwd": "normalized_ndim weight weight_offset dropout_p",
-    "modulate_layernorm_fwd": "normalized_ndim weight bias modulation other_dtype",
+    "modulate_layernorm_fwd": "normalized_ndim weight bias weight_offset modulation other_dtype",
     "qk_norm_rope_fwd": "normalized_ndim weight weight_offset rotary other_dtype",
 }
 

@@ -52,6 +52,7 @@ def test_what_the_operator_does_not_have_is_none_where_its_name_is_known():
         ("hidden_states weight variance_epsilon", "rmsnorm_fwd", "x weight eps"),
         ("inp g b epsilon", "layernorm_fwd", "x weight bias eps"),
         ("X W eps offset", "rmsnorm_fwd", "x weight eps weight_offset"),
+        ("input gamma zero_centered_gamma eps", "layernorm_fwd", "x weight weight_offset eps"),
         ("x G gamma beta eps", "groupnorm_fwd", "x num_groups weight bias eps"),
         ("input groups w b", "groupnorm_fwd", "x num_groups weight bias"),
         ("dY X W B Mean RSTD", "layernorm_bwd", "dy x weight bias mean rstd"),
@@ -124,8 +125,10 @@ def test_positional_arguments_and_stars():
         return sorted(more)
 
     assert called(only) == ("<x>", "<weight>", "<eps>")
-    assert called(stars) == tuple(given()[name] for name in offered(FORWARD))
+    assert called(stars) == tuple(given()[name] for name in offered(FORWARD) if name != "weight_offset")
     assert called(everything) == ["bias", "eps", "normalized_shape", "weight"]
+    assert called(everything, op=OPS["rmsnorm_fwd"]) == ["eps", "normalized_shape", "weight", "weight_offset"]
+    assert called(everything, "weight_offset=weight_offset") == ["weight_offset"], "what a user names it gets"
     assert bound(only, positional=True).arguments[2].positional
 
 
@@ -209,7 +212,7 @@ def test_outputs_to_write_into():
     ("text", "said"),
     [
         ("x=hidden", "--bind x=hidden: unknown argument hidden; layernorm_fwd offers x, weight, bias, eps, "
-                     "normalized_shape, features; f takes x, weight, gate"),
+                     "weight_offset, normalized_shape, features; f takes x, weight, gate"),
         ("gates=gate", "--bind gates=gate: unknown input gates; layernorm_fwd offers x, "),
         ("mode=3", "--bind mode=3: unknown argument mode; layernorm_fwd offers x, "),
         ("gate=llama", "--bind gate=llama: unknown input gate; a text needs quotes, which a shell removes: "
@@ -218,8 +221,8 @@ def test_outputs_to_write_into():
         ('eps="a"', "--bind eps='a': eps: expected a finite number of 0 or more, got 'a'"),
         ("epsilon=-1", "--bind epsilon=-1: eps: expected a finite number of 0 or more, got -1"),
         ("eps=1e999", "--bind eps=inf: eps: expected a finite number of 0 or more, got inf"),
-        ("", "f: unknown argument gate; layernorm_fwd offers x, weight, bias, eps, normalized_shape, features "
-             "(--bind NAME=gate with NAME from this list, or --bind gate=<a constant>)"),
+        ("", "f: unknown argument gate; layernorm_fwd offers x, weight, bias, eps, weight_offset, normalized_shape, "
+             "features (--bind NAME=gate with NAME from this list, or --bind gate=<a constant>)"),
     ],
 )  # fmt: skip
 def test_a_wrong_binding_is_told_with_both_lists(text, said):
@@ -230,6 +233,20 @@ def test_a_wrong_binding_is_told_with_both_lists(text, said):
 
 
 def test_a_flag_is_a_number():
-    assert bound(lambda x, weight, unit_offset: x, "unit_offset=True", OPS["rmsnorm_fwd"]).fixed == {
-        "weight_offset": True
-    }
+    found = bound(lambda x, weight, unit_offset: x, "unit_offset=True", OPS["rmsnorm_fwd"]).fixed
+    assert (found, type(found["weight_offset"])) == ({"weight_offset": 1.0}, float)
+
+
+def test_a_flag_for_the_offset_gets_no_number():
+    def named(x, weight, zero_centered_gamma): ...
+
+    def annotated(x, weight, offset: bool): ...
+
+    def defaulting(x, weight, unit_offset=False): ...
+
+    def number(x, weight, unit_offset: float = 0.0): ...
+
+    def form(function):
+        return bound(function).arguments[-1].form
+
+    assert [form(one) for one in (named, annotated, defaulting, number)] == [bool, bool, bool, None]

@@ -39,6 +39,33 @@ def test_what_a_function_does_not_take_no_case_has(function, spec, fitted):
     assert (kernel.unsupported(case) is None) == (case == got)
 
 
+def of_a_flag(x, weight, bias, eps, zero_centered_gamma): ...
+
+
+def of_a_number(x, weight, bias, eps, weight_offset): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "bind", "offsets"),
+    [
+        (of_a_flag, "", [0.0, 0.0, 0.0, 1.0]),
+        (of_a_flag, "zero_centered_gamma=True", [1.0, 1.0, 1.0, 1.0]),
+        (of_a_number, "", [-0.25, 0.0, 0.25, 1.0]),
+        (lambda x, weight, bias, eps: x, "", [0.0, 0.0, 0.0, 0.0]),
+        (lambda x, weight, bias, eps: x, "weight_offset=1", [1.0, 1.0, 1.0, 1.0]),
+        (lambda x, weight, bias, eps, **more: x, "", [0.0, 0.0, 0.0, 0.0]),
+        (lambda *given: given[0], "", [0.0, 0.0, 0.0, 0.0]),
+        (nn.LayerNorm, "", [0.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_the_offsets_of_a_layernorm_are_those_of_its_argument(function, bind, offsets):
+    (kernel,) = load_directions(function, "layernorm_fwd", bind)
+    specs = [CaseSpec((3, 8), weight_offset=one) for one in (-0.25, 0.0, 0.25, 1.0)]
+    assert [kernel.fit(spec).weight_offset for spec in specs] == offsets
+    assert all(kernel.unsupported(kernel.fit(spec)) is None for spec in specs)
+    assert all(isinstance(kernel.fit(spec).weight_offset, float) for spec in specs)
+
+
 @pytest.mark.parametrize(
     "target",
     [nn.LayerNorm(24), nn.BatchNorm2d, nn.GroupNorm(2, 8), functional.rms_norm, "rmsnorm_fwd",

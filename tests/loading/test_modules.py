@@ -5,9 +5,13 @@ import torch
 from directions import GROUPS, ROWS, both
 from torch import nn
 
+from verify_norm.cases import make
+from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
+from verify_norm.running.execute import execute
 
 
 class PrivateRMSNorm(nn.Module):
@@ -290,3 +294,35 @@ def test_a_weight_that_is_no_parameter_is_told(name):
         UsageError, match=rf"Plain\.{name} is a plain tensor, which no optimizer and no state_dict knows"
     ):
         load_directions(Plain, op)
+
+
+class ZeroCentered(nn.Module):
+    """A LayerNorm with a flag for the offset of its weight."""
+
+    def __init__(self, hidden_size, eps=1e-5, zero_centered_gamma=False):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((hidden_size,), 1.0 - zero_centered_gamma))
+        self.bias = nn.Parameter(torch.zeros(hidden_size))
+        self.eps, self.zero_centered_gamma = eps, zero_centered_gamma
+
+    def forward(self, x):
+        centred = x.float() - x.float().mean(-1, keepdim=True)
+        xhat = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + self.eps)
+        return (xhat * (self.weight.float() + self.zero_centered_gamma) + self.bias.float()).to(x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("target", "bind", "offset"),
+    [
+        (ZeroCentered, "", 0.0),
+        (ZeroCentered, "zero_centered_gamma=True", 1.0),
+        (ZeroCentered(8), "", 0.0),
+        (ZeroCentered(8, zero_centered_gamma=True), "", 1.0),
+    ],
+)
+def test_the_offset_of_a_weight_is_what_an_attribute_says(target, bind, offset):
+    (kernel,) = load_directions(target, "layernorm_fwd", bind)
+    spec = kernel.fit(CaseSpec((4, 8), weight_offset=1.0 - offset))
+    assert (spec.weight_offset, type(spec.weight_offset)) == (offset, float)
+    run = execute(kernel, make.case(spec, OPS["layernorm_fwd"], Contract()))
+    assert (run.outputs["y"].ratio <= 1).all()

@@ -17,16 +17,16 @@ def test_agrees_with_torch(given, shape):
     dh = dh if given else None
     X, R, W, B = leaf(x), leaf(residual), leaf(w), leaf(b)
     H = X + R
-    Y = torch.nn.functional.layer_norm(H, shape[-1:], W, B, EPS)
+    Y = torch.nn.functional.layer_norm(H, shape[-1:], None if W is None else W + 0.5, B, EPS)
     mean = H.mean(-1)
     rstd = 1 / ((H - mean[..., None]).square().mean(-1) + EPS).sqrt()
-    value = add_layernorm.forward(x, residual, w, b, eps=EPS)
+    value = add_layernorm.forward(x, residual, w, b, eps=EPS, weight_offset=0.5)
     compare(value, (Y, H, mean.reshape(-1), rstd.reshape(-1)))
     outputs, cotangents = ((Y, H), (dy, dh)) if given else ((Y,), (dy,))
     leaves = [t for t in (X, R, W, B) if t is not None]
     dx, dresidual, *rest = torch.autograd.grad(outputs, leaves, [torch.from_numpy(c) for c in cotangents])
     assert torch.equal(dx, dresidual)
-    got = add_layernorm.backward(dy, dh, value.residual_out, w, b, eps=EPS)
+    got = add_layernorm.backward(dy, dh, value.residual_out, w, b, eps=EPS, weight_offset=0.5)
     compare([g for g in got if g is not None], [dx, *rest])
 
 

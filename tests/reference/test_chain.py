@@ -282,8 +282,9 @@ def test_two_stages_are_taken_one_after_another():
     assert np.array_equal(call(forward.error, given, **options, arithmetic=a).y, want)
 
 
-def test_an_offset_is_added_to_the_weight():
-    (forward, backward), (given, options) = ways("modulate_rmsnorm"), arguments("modulate_rmsnorm", (3, 4, 8))
+@pytest.mark.parametrize("name", ["modulate_rmsnorm", "modulate_layernorm"])
+def test_an_offset_is_added_to_the_weight(name):
+    (forward, backward), (given, options) = ways(name), arguments(name, (3, 4, 8))
     for op in (forward, backward):
         added = call(op.reference, given, **options, weight_offset=1.5)
         heavier = call(op.reference, given | {"weight": given["weight"] + 1.5}, **options)

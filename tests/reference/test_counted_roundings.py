@@ -39,11 +39,14 @@ N, H = 8, 7  # elements of a row, and the additions of their sum, which are fewe
 SIGNS = np.tile([-1.0, 1.0], N // 2)[None]  # mean 0, variance 1, x̂ = x
 
 
-def norm(offset=0.0, scale=1.0, eps=0.0, weight=None, bias=None, repeats=1):
-    """A LayerNorm of rows of ±scale about offset; weight and bias are the same number in every column."""
+def norm(offset=0.0, scale=1.0, eps=0.0, weight=None, bias=None, repeats=1, added=0.0):
+    """A LayerNorm of rows of ±scale about offset; weight and bias are the same number in every column.
+
+    `added` is the weight's offset.
+    """
     x = np.repeat(offset + scale * SIGNS, repeats, 0)
     w, b = (None if p is None else np.full(N, p) for p in (weight, bias))
-    return layernorm.norm(rows(x, None), x, w, b, eps)
+    return layernorm.norm(rows(x, None), x, w, b, eps, added)
 
 
 def rms(eps=0.0, weight=None, offset=0.0):
@@ -165,6 +168,11 @@ FORWARD = {
     "y: weight + offset": (affine(rms(weight=2.0, offset=1.0), ROUNDS, magnitude=2.0), 12 * U),
     "y: weight + offset in a narrow type": (
         affine(rms(weight=2.0, offset=1.0), replace(EXACT, offset_u=V), magnitude=2.0),
+        6 * V,
+    ),
+    "y: weight + offset of LayerNorm": (affine(norm(weight=2.0, added=1.0), ROUNDS, magnitude=2.0), 12 * U),
+    "y: weight + offset of LayerNorm in a narrow type": (
+        affine(norm(weight=2.0, added=1.0), replace(EXACT, offset_u=V), magnitude=2.0),
         6 * V,
     ),
     "y: the sum with b": (affine(norm(bias=3.0), ROUNDS), np.array([2.0, 4.0] * 4) * U),

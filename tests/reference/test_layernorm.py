@@ -22,16 +22,18 @@ ROWS = [  # shape of x, how many of its last dimensions are one row
 ]
 
 
+@pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize("given", ["both", "weight", "neither"])
 @pytest.mark.parametrize(("shape", "ndim"), ROWS)
-def test_agrees_with_torch(shape, ndim, given):
+def test_agrees_with_torch(shape, ndim, given, offset):
     tail = shape[-ndim:]
     dy, x, w, b = arrays(shape, tail)
     w, b = (None if given == "neither" else w), (b if given == "both" else None)
     X, W, B = leaf(x), leaf(w), leaf(b)
-    y, mean, rstd = torch.native_layer_norm(X, tail, W, B, EPS)
-    compare(layernorm.forward(x, w, b, eps=EPS, normalized_shape=tail), (y, mean.reshape(-1), rstd.reshape(-1)))
-    compare(layernorm.backward(dy, x, w, b, eps=EPS, normalized_shape=tail), pulled(y, dy, (X, W, B)))
+    y, mean, rstd = torch.native_layer_norm(X, tail, None if W is None else W + offset, B, EPS)
+    common = {"eps": EPS, "weight_offset": offset, "normalized_shape": tail}
+    compare(layernorm.forward(x, w, b, **common), (y, mean.reshape(-1), rstd.reshape(-1)))
+    compare(layernorm.backward(dy, x, w, b, **common), pulled(y, dy, (X, W, B)))
 
 
 def test_the_two_forms_of_dx_agree():

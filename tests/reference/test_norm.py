@@ -11,6 +11,7 @@ CALLS = pytest.mark.parametrize(
     [
         (layernorm, (3, 8), (8,), {"eps": EPS}),
         (layernorm, (2, 3, 4), (3, 4), {"eps": EPS, "normalized_shape": (3, 4)}),
+        (layernorm, (3, 8), (8,), {"eps": EPS, "weight_offset": 1.0}),
         (rmsnorm, (3, 8), (8,), {"eps": EPS, "weight_offset": 1.0}),
         (groupnorm, (2, 6, 3), (6,), {"eps": EPS, "num_groups": 3}),
     ],

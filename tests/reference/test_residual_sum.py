@@ -28,7 +28,7 @@ def arrays(shape, seed=0, offset=1.0):
 def calls(kind, w, b):
     """Return the operator's four functions with the parameters filled in."""
     parameters = (w, b) if kind == "layernorm" else (w,)
-    options = {"eps": EPS} | ({} if kind == "layernorm" else {"weight_offset": 0.5})
+    options = {"eps": EPS, "weight_offset": 0.5}
     return tuple(
         lambda *data, name=name, **more: getattr(MODULES[kind], name)(*data, *parameters, **options, **more)
         for name in ("forward", "backward", "forward_error", "backward_error")
@@ -62,7 +62,7 @@ def emulated(kind, x, residual, w, b, dtype, rounded):
     mean = h.mean(-1, keepdims=True) if kind == "layernorm" else F32(0)
     xc = h - mean
     rstd = F32(1) / np.sqrt((xc * xc).mean(-1, keepdims=True) + F32(EPS))
-    y = xc * rstd * (F32(w) + F32(0 if kind == "layernorm" else 0.5))
+    y = xc * rstd * (F32(w) + F32(0.5))
     y = y + F32(b) if kind == "layernorm" else y
     statistics = {"rstd": rstd, "mean": np.broadcast_to(mean, rstd.shape)}
     return {"y": to(dtype, y.astype(float)), "residual_out": out} | {
@@ -162,11 +162,11 @@ def test_dresidual_may_be_added_in_any_order(kind, scale):
         dh = F32(dh * scale).astype(float)
         _, backward, _, backward_error = calls(kind, w, b)
         value, error = backward(dy, dh, x), backward_error(dy, dh, x, arithmetic=FLOAT32)
-        module, offset = (layernorm, 0) if kind == "layernorm" else (rmsnorm, 0.5)
+        module = layernorm if kind == "layernorm" else rmsnorm
         fixed = module.forward(x, *((None, None) if kind == "layernorm" else (None,)), eps=EPS)
         mean = F32(fixed.mean)[:, None] if kind == "layernorm" else F32(0)
         r = F32(fixed.rstd)[:, None]
-        g, xhat = F32(dy) * (F32(w) + F32(offset)), (F32(x) - mean) * r
+        g, xhat = F32(dy) * (F32(w) + F32(0.5)), (F32(x) - mean) * r
         terms = [r * g, -(r * (xhat * (g * xhat).mean(-1, keepdims=True)))]
         if kind == "layernorm":
             terms.append(np.broadcast_to(-(r * g.mean(-1, keepdims=True)), g.shape))

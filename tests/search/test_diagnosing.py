@@ -73,9 +73,9 @@ def wide_output(x, weight, eps, normalized_shape, weight_offset=0.0):
     return rmsnorm()(x.float(), None if weight is None else weight.float(), eps, normalized_shape, weight_offset)
 
 
-def statistics_in_the_type_of_x(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+def statistics_in_the_type_of_x(dy, x, weight, bias, mean, rstd, eps, weight_offset, normalized_shape):
     mean, rstd = (t.to(x.dtype).float() for t in (mean, rstd))
-    return layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+    return layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape, weight_offset)
 
 
 def over_dy(dy, x, weight, rstd, eps, normalized_shape, weight_offset=0.0):
@@ -96,9 +96,9 @@ def offset_weight(how="", kind=None):
 def gradients(kind=None, factor=1.0, largest=torch.inf):
     """LayerNorm's gradients: those of the parameters times a factor, in `kind` if it is given; float16 in ±largest."""
 
-    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+    def run(dy, x, weight, bias, mean, rstd, eps, weight_offset, normalized_shape):
         given = (t if t is None else t.float() for t in (dy, x, weight, bias, mean, rstd))
-        dx, *others = layernorm_bwd()(*given, eps, normalized_shape)
+        dx, *others = layernorm_bwd()(*given, eps, normalized_shape, weight_offset)
         pairs = zip(others, (weight, bias), strict=True)
         found = (dx, x.dtype), *((None, None) if t is None else (t * factor, kind or p.dtype) for t, p in pairs)
         return [t if k is None else (t.clamp(-largest, largest) if k == torch.float16 else t).to(k) for t, k in found]
@@ -163,12 +163,12 @@ def llama_with_another_eps(x, weight, eps, normalized_shape, weight_offset=0.0):
     return rmsnorm("llama")(x, weight, 2 * eps + 1e-3, normalized_shape, weight_offset)
 
 
-def one_pass(dy, x, weight, bias, eps, normalized_shape):
+def one_pass(dy, x, weight, bias, eps, weight_offset, normalized_shape):
     """LayerNorm's gradients by E[x²] − μ², which rows of two elements lose at small means too."""
     rows = x.float().reshape(-1, prod(normalized_shape))
     mean = rows.mean(-1)
     rstd = (rows.square().mean(-1) - mean.square()).clamp_min(0).add(eps).rsqrt()
-    return layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+    return layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape, weight_offset)
 
 
 @pytest.mark.sampled(4)
@@ -185,7 +185,8 @@ def one_pass(dy, x, weight, bias, eps, normalized_shape):
         (of(layernorm_bwd("a row of zeros"), "layernorm_bwd"), SPECS[8:]),
     ],
 )
-def test_no_contract_excuses_a_bug(kernel, specs):
+def test_no_contract_excuses_a_bug(monkeypatch, kernel, specs):
+    monkeypatch.setattr(diagnosing, "FRESH", 6)  # in three a one-pass variance of two elements may look right
     found = diagnosed(kernel, specs).values()
     assert [one.contract for one in found] == [""] * len(found)
     assert all(sentence(one).startswith("no contract that verify-norm knows explains it") for one in found)
@@ -220,7 +221,7 @@ FEW = [CaseSpec((9, 40), "bfloat16")]
     [
         *((name, FEW) for name in (*HARMLESS, *LOSING, "A24_eps_outside_sqrt", "A32_db_after_overwrite")),
         ("A10_mem_efficient_gamma0", [CaseSpec((3, 40), weight_data="some_zero")]),
-        ("A17_onepass_variance", FAR[:2]),
+        ("A17_onepass_variance", FARTHER[:2]),
         ("A33_dx_none_ignored", [CaseSpec((2, 4, 3), num_groups=2, bias=False)]),
     ],
 )

@@ -1,6 +1,7 @@
 """Every operator as a kernel: its reference, whose results are rounded once; and as a function of eager torch."""
 
 from functools import partial
+from inspect import Parameter, Signature
 
 import numpy as np
 import torch
@@ -54,7 +55,11 @@ def _rounded(value, dtype):
 
 def differentiated(name):
     """Return the backward that torch's autograd makes of the operator in eager torch."""
-    return load_directions(partial(_eager, ops.base(name)), ops.base(name))[1]
+    function = partial(_eager, ops.base(name))
+    forward = OPS[OPS[name].forward]
+    names = (*(tensor.name for tensor in forward.inputs), *forward.attrs)
+    function.__signature__ = Signature([Parameter(one, Parameter.KEYWORD_ONLY) for one in names])
+    return load_directions(function, ops.base(name))[1]
 
 
 def _eager(name, **given):

@@ -33,7 +33,7 @@ def product(a, b=None, how="tf32", **options):
 def layernorm_bwd(how, drop=0, **options):
     """LayerNorm's gradients by such sums, with statistics computed anew; `drop` rows are left out of dweight."""
 
-    def layernorm_bwd(dy, x, weight, bias, eps, normalized_shape):
+    def layernorm_bwd(dy, x, weight, bias, eps, normalized_shape, weight_offset=0.0):
         r, d = rows(x, normalized_shape), rows(dy, normalized_shape)
         count = r.shape[1]
 
@@ -42,7 +42,7 @@ def layernorm_bwd(how, drop=0, **options):
 
         centred = r - over_row(r)
         rstd = (over_row(centred, centred) + eps).rsqrt()
-        xhat, g = centred * rstd, d if weight is None else d * rows(weight, normalized_shape)
+        xhat, g = centred * rstd, d if weight is None else d * (rows(weight, normalized_shape) + weight_offset)
         dx = rstd * (g - over_row(g) - xhat * over_row(g, xhat))
         kept = slice(0, len(d) - drop)
         dw = None if weight is None else product(d[kept], xhat[kept], how, **options)

@@ -40,10 +40,10 @@ def statistics(r, eps, how=""):
 
 
 def layernorm(how=""):
-    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape, weight_offset=0.0):
         r = rows(x, normalized_shape, torch.float64 if how == "float64" else torch.float32)
         mean, rstd = statistics(r, eps, how)
-        a = rstd if weight is None else rstd * rows(weight, normalized_shape, r.dtype)
+        a = rstd if weight is None else rstd * (rows(weight, normalized_shape, r.dtype) + weight_offset)
         a = a * (1 + 2.0**-13) if how == "grown" else a
         b = 0.0 if bias is None else rows(bias, normalized_shape, r.dtype)
         y = r * a + (b - mean * a) if how == "expanded" else (r - mean) * a + b
@@ -56,7 +56,7 @@ RECOMPUTED = ("recomputed", "hard-coded eps", "pow", "shifted", "welford", "floa
 
 
 def layernorm_bwd(how=""):
-    def layernorm_bwd(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+    def layernorm_bwd(dy, x, weight, bias, mean, rstd, eps, normalized_shape, weight_offset=0.0):
         kind = torch.float64 if how == "float64" else torch.float32
         r, d = rows(x, normalized_shape, kind), rows(dy, normalized_shape, kind)
         d = d.clamp(-6, 6) if how == "clamped" else d
@@ -67,7 +67,7 @@ def layernorm_bwd(how=""):
         xhat, n = (r - mean) * rstd, r.shape[1]
         if how == "guard":
             xhat, rstd = xhat.nan_to_num(0.0), rstd.nan_to_num(posinf=0.0)
-        g = d if weight is None or how == "no weight" else d * rows(weight, normalized_shape, kind)
+        g = d if weight is None or how == "no weight" else d * (rows(weight, normalized_shape, kind) + weight_offset)
         if how == "sums":
             dx = rstd / n * (n * g - g.sum(1, keepdim=True) - xhat * (g * xhat).sum(1, keepdim=True))
         else:

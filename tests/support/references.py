@@ -41,6 +41,7 @@ SECOND_ORDER = [  # op, shape of x, shape of the weight, options
     ("layernorm", (3, 8), (8,), {}),
     ("layernorm", (4, 1), (1,), {}),
     ("layernorm", (2, 3, 5), (3, 5), {"normalized_shape": (3, 5)}),
+    ("layernorm", (3, 8), (8,), {"weight_offset": 1.0}),
     ("layernorm", (0, 6), (6,), {}),
     ("rmsnorm", (3, 8), (8,), {}),
     ("rmsnorm", (2, 3, 5), (3, 5), {"normalized_shape": (3, 5), "weight_offset": 1.0}),

@@ -20,7 +20,9 @@ from verify_norm.report.compare.compare import compare
 from verify_norm.search.search import search
 
 
-def norm(x, weight, bias, eps, normalized_shape, *, early=False, one_pass=False, reverse=False, ddof=0):
+def norm(
+    x, weight, bias, eps, normalized_shape, weight_offset=0.0, *, early=False, one_pass=False, reverse=False, ddof=0
+):
     """Return y, mean and rstd of a layernorm.
 
     `early` rounds x̂ before the weight, `one_pass` computes the variance as E[x²] − E[x]², `reverse` sums backwards,
@@ -37,7 +39,7 @@ def norm(x, weight, bias, eps, normalized_shape, *, early=False, one_pass=False,
     rstd = torch.rsqrt(var + eps)
     xhat = ((r - mean) * rstd).flip(-1) if reverse else (r - mean) * rstd
     y = xhat.to(x.dtype).float() if early else xhat
-    y = y if weight is None else y * weight.float().reshape(1, n)
+    y = y if weight is None else y * (weight.float().reshape(1, n) + weight_offset)
     y = y if bias is None else y + bias.float().reshape(1, n)
     return y.to(x.dtype).reshape(x.shape), mean.reshape(-1), rstd.reshape(-1)
 
@@ -45,8 +47,8 @@ def norm(x, weight, bias, eps, normalized_shape, *, early=False, one_pass=False,
 def kernel(contract=None, **how):
     """Return the layernorm with these mistakes as a Kernel."""
 
-    def run(x, weight, bias, eps, normalized_shape):
-        return norm(x, weight, bias, eps, normalized_shape, **how)
+    def run(x, weight, bias, eps, weight_offset, normalized_shape):
+        return norm(x, weight, bias, eps, normalized_shape, weight_offset, **how)
 
     return Kernel("plain", "layernorm_fwd", run=run, contract=contract or Contract())
 

@@ -15,7 +15,7 @@ from verify_norm.search.options import split, types
 ROWS = typer.Option("--n", help="Lengths of a row, separated by commas; of a group of channels its elements.")
 DTYPES = typer.Option("--dtype", help="Types of x, weight and bias: float32, float16, bfloat16.")
 EPS = typer.Option("--eps", min=0.0, help="eps of all rows.")
-OFFSET = typer.Option("--weight-offset", help="What is added to the weight: RMSNorm's weight_offset.")
+OFFSET = typer.Option("--weight-offset", help="What is added to the weight: weight_offset of LayerNorm and RMSNorm.")
 M = typer.Option("--rows", min=1, help="Number of rows, or of groups, where it cannot be a symbol.")
 MOST = typer.Option("--most-rows", min=1, help="Prove numbers of rows up to this one alone.")
 GROUPS = typer.Option("--groups", min=0, help="Groups of channels of one sample, for GroupNorm.")

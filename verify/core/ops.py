@@ -95,9 +95,9 @@ OPS: dict[str, Op] = Operators(
     for op in (
         *_centered(
             "layernorm",
-            ("eps", "normalized_shape"),
+            ("eps", "weight_offset", "normalized_shape"),
             (layernorm.forward, layernorm.forward_error, layernorm.backward, layernorm.backward_error),
-            "y = (x − mean)·rstd·weight + bias over the last dimensions",
+            "y = (x − mean)·rstd·(weight + weight_offset) + bias over the last dimensions",
         ),
         *_both(
             Op(
@@ -159,7 +159,7 @@ OPS: dict[str, Op] = Operators(
             "layernorm_fp8_fwd",
             inputs=(X, WEIGHT, BIAS, SCALE),
             outputs=(QUANTIZED, AMAX, MEAN, RSTD),
-            attrs=("eps", "normalized_shape"),
+            attrs=("eps", "weight_offset", "normalized_shape"),
             reference=quantized.layernorm_forward,
             error=quantized.layernorm_error,
             quantized=True,
@@ -222,7 +222,7 @@ OPS: dict[str, Op] = Operators(
                 "add_layernorm_fwd",
                 inputs=(X, RESIDUAL, WEIGHT, BIAS),
                 outputs=(Y, RESIDUAL_OUT, MEAN, RSTD),
-                attrs=("eps", "normalized_shape"),
+                attrs=("eps", "weight_offset", "normalized_shape"),
                 reference=add_layernorm.forward,
                 error=add_layernorm.forward_error,
                 summary="residual_out = x + residual, y = its LayerNorm",

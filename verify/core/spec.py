@@ -89,7 +89,7 @@ class CaseSpec:
         on an input that is None, or on one that the kernel may overwrite. Those of "x+gate" are the chunks of one
         tensor, `t.chunk(2, -1)`, where both are "row_strided" and have rows of whole vectors.
     weight, bias, dresidual_out : whether the kernel gets this input; it is None otherwise.
-    weight_offset : what is added to weight, for example 1 in Gemma's RMSNorm.
+    weight_offset : what is added to weight, for example 1 in Gemma's RMSNorm and NeMo's LayerNorm1P.
     weight_data : the data of weight + weight_offset: "zero" or "one" in all or some elements. "initial" is 1, with a
         bias of 0, and running statistics of 0 and 1. "wide" is of all magnitudes, as are bias, and scale and shift of
         a modulation. "subnormal" is so in some elements, with a bias of 0.

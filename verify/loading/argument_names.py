@@ -32,7 +32,8 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "variance_size": "variance_size_override var_hidden_size partial_size",
         "dropout_p": "p drop_p dropout dropout_rate p_dropout",
         "num_groups": "G groups n_groups ngroups num_group",
-        "weight_offset": "offset unit_offset",
+        "weight_offset": "offset unit_offset add_unit_offset zero_centered_gamma zero_centered_weight zero_centered "
+        "layernorm_zero_centered_gamma apply_layernorm_1p",
         "training": "is_training train",
         "momentum": "",
         "normalized_shape": "norm_shape",
@@ -51,6 +52,9 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "dbias": "db dbeta grad_bias grad_beta",
     }.items()
 }
+
+# Of weight_offset: whether 1 is added, in any annotation.
+FLAGS = frozenset(ALIASES["weight_offset"]) - {"offset", "unit_offset"}
 
 
 def meant(name: str, offered: Iterable[str]) -> str | None:

@@ -16,7 +16,7 @@ from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.op import Op
 from verify_norm.core.ranges import out_of_range
-from verify_norm.loading.argument_names import FEATURES, meant
+from verify_norm.loading.argument_names import FEATURES, FLAGS, meant
 from verify_norm.loading.bind_option import BindOption
 from verify_norm.loading.signatures import NUMBERS, form_of
 from verify_norm.loading.targets import preset
@@ -123,18 +123,20 @@ def bind(
 
     A parameter that fits nothing keeps its default; so does an output or a size with a default that is no size.
     `positional` gives all arguments in order, as autograd.Function.apply takes them. `elsewhere` names what the other
-    part of a module takes: its constructor, if this is its forward pass, or the reverse.
+    part of a module takes: its constructor, if this is its forward pass, or the reverse. *args and **kwargs get no
+    weight_offset of LayerNorm, for which few functions have an argument.
 
     Raises UsageError: a parameter without a default fits nothing, or part of the --bind option does.
     """
     option = _with_preset(candidate, offered)
+    more = tuple(n for n in offered if n != "weight_offset" or not candidate.op.centred or candidate.op.user_defined)
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD and not positional), "")
     _validate(candidate, [p.name for p in named], offered, outputs, elsewhere, rest)
     if not named and any(p.kind is p.VAR_POSITIONAL for p in parameters) and not rest:
-        return Binding(tuple(Argument(n, n, positional=True) for n in offered), {}, option.returns)
+        return Binding(tuple(Argument(n, n, positional=True) for n in more), {}, option.returns)
     fixed = {
-        ours: value
+        ours: float(value) if ours == "weight_offset" else value  # a flag is a number
         for key, value in option.constants.items()
         if (ours := meant(key, offered) or "") in (NUMBERS if value is not None else ("weight", "bias"))
     }
@@ -150,7 +152,8 @@ def bind(
             if p.name not in candidate.option.constants:
                 kept.append((p.name, f"functools.partial keeps it at {p.default!r:.60}"))
         elif source is not None:
-            arguments.append(Argument(p.name, source, None, in_order, form_of(p.annotation, source)))
+            flag = p.name in FLAGS or isinstance(p.default, bool)
+            arguments.append(Argument(p.name, source, None, in_order, form_of(bool if flag else p.annotation, source)))
         elif p.default is p.empty and meant(p.name, absent):
             arguments.append(Argument(p.name, None, None, in_order))
             unset.append(p.name)
@@ -170,7 +173,7 @@ def bind(
     arguments += [Argument(k, None, v) for k, v in constants.items()]
     every: tuple[str, ...] = ()
     if not ours_of and all(a.source in (None, a.name) for a in arguments):  # it uses the operator's names
-        every = tuple(n for n in offered if n not in (*_taken(arguments), FEATURES))
+        every = tuple(n for n in more if n not in (*_taken(arguments), FEATURES))
     stars = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
     return Binding(tuple(arguments), fixed, option.returns, every, rest, stars, tuple(unset), tuple(kept))
 

@@ -238,4 +238,13 @@ def of_function(candidate: Candidate, binding: Binding, *, autograd: bool) -> Do
     untold = backward and "bias" in inputs and "bias" not in takes
     tied = "untold" if untold else ""
     constants = tuple((n, value) for n, value in binding.fixed.items() if n in (*op.attrs, *inputs))
-    return Domain(op.view, tuple(held.items()), tied=tied, unset=binding.unset, kept=binding.kept, constants=constants)
+    flag = any(one.source == "weight_offset" and one.form is bool for one in binding.arguments)
+    return Domain(
+        op.view,
+        tuple(held.items()),
+        tied=tied,
+        unset=binding.unset,
+        kept=binding.kept,
+        constants=constants,
+        only="weight_offset=0+1" * (flag and "weight_offset" not in binding.fixed),
+    )

@@ -69,7 +69,8 @@ def domain_of(
             raise UsageError(f"{name} has no attribute for {n}: give its value, such as --bind {n}={example}{never}")
         held[n] = own[n]
     if "weight_offset" in op.attrs:
-        held["weight_offset"] = own.get("weight_offset", 0.0)
+        offset = own.get("weight_offset")
+        held["weight_offset"] = float(offset) if isinstance(offset, (int, float)) else 0.0
     if "affine" not in varies:
         held["weight"] = "weight" in roles
     tied = ""

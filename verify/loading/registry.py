@@ -172,7 +172,7 @@ def _bound(kernel: Kernel, target: Any) -> Kernel:
     declared = declaration(target)
     known = declared is not None and declared.unsupported is kernel.unsupported
     own = Own(kernel.unsupported, kernel.target, known) if kernel.unsupported else None
-    text = only.joined(kernel.only, only.of_constants(dict(within.constants)))
+    text = only.joined(kernel.only, within.only, only.of_constants(dict(within.constants)))
     within = replace(within, own=own, written=written, op=kernel.op, only=text)
     kernel = replace(_running(kernel, target), only=text, dtypes=only.dtypes(text, kernel.dtypes))
     return replace(kernel, unsupported=within.unsupported, fit=within.fit, unset=within.unset, kept=within.kept)

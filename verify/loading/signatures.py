@@ -57,11 +57,15 @@ def form_of(annotation: Any, source: str) -> Callable[[Any], Any] | None:
 
     >>> form_of(list[int], "normalized_shape"), form_of("torch.Size", "normalized_shape"), form_of(float, "eps")
     (<class 'list'>, <class 'torch.Size'>, None)
+    >>> form_of(bool, "weight_offset")
+    <class 'bool'>
     """
     words = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     kind = re.split(r"[\[ ]", words.removeprefix("torch.").removeprefix("typing."))[0]
     if source == "normalized_shape":
         return {"list": list, "List": list, "Size": torch.Size}.get(kind)
+    if source == "weight_offset" and kind == "bool":
+        return bool
     is_number = source in NUMBERS and source != "scale"  # which each operator has as a tensor
     return _number if is_number and kind == "Tensor" and "|" not in words else None
 

@@ -46,8 +46,8 @@ def run_of(function, spec=SPEC, op=BACKWARD, **fields):
 def with_statistics(change, how=""):
     """A right backward with another mean and rstd: what `change` makes of the given ones and of x."""
 
-    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
-        return layernorm_bwd(how)(dy, x, weight, bias, *change(x, mean, rstd), eps, normalized_shape)
+    def run(dy, x, weight, bias, mean, rstd, eps, weight_offset, normalized_shape):
+        return layernorm_bwd(how)(dy, x, weight, bias, *change(x, mean, rstd), eps, normalized_shape, weight_offset)
 
     return run
 
@@ -113,8 +113,8 @@ def test_outputs_that_do_not_follow_the_given_statistics_keep_the_wide_bound():
     """As where an output does not show the statistics: here it is one of a first call, whatever the arguments."""
     first = []
 
-    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
-        first.append(with_statistics(toward_zero)(dy, x, weight, bias, mean, rstd, eps, normalized_shape))
+    def run(**arguments):
+        first.append(with_statistics(toward_zero)(**arguments))
         return first[0]
 
     assert found(run_of(run)) == []
@@ -306,8 +306,8 @@ def test_elements_that_share_memory_are_not_changed(fields):
 
 
 def test_a_gradient_that_follows_statistics_where_dy_is_0_alone_does_not_use_them():
-    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
-        dx, *others = layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+    def run(dy, x, weight, bias, mean, rstd, eps, weight_offset, normalized_shape):
+        dx, *others = layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape, weight_offset)
         return torch.where(torch.arange(x.shape[1]) % 2 == 1, dx, dy), *others
 
     assert using(run) == ({"dweight"}, 3)

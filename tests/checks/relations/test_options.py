@@ -83,6 +83,7 @@ def test_options_that_the_kernel_does_not_take_are_passed_over():
     ("op", "changes", "expected"),
     [
         ("rmsnorm_fwd", {}, {"weight_offset": NEAR}),
+        ("add_layernorm_bwd", {}, {"weight_offset": NEAR}),
         ("dropout_add_rmsnorm_fwd", {"dropout_p": 0.25}, {"dropout_p": 0.25 + NEAR}),
         ("dropout_add_rmsnorm_fwd", {"dropout_p": 0.97}, {"dropout_p": 0.97 - NEAR}),
         ("batchnorm_fwd", {"momentum": 1.0}, {"momentum": 1.0 - NEAR}),
@@ -125,6 +126,7 @@ def test_an_input_that_is_not_there_has_no_type_and_no_layout(op, changes, expec
     ("op", "changes", "expected"),
     [
         ("rmsnorm_fwd", {"weight_offset": 1.0}, {"weight_offset": 0.0}),
+        ("layernorm_bwd", {"weight_offset": 1.0}, {"weight_offset": 0.0}),
         ("rmsnorm_fwd", {"shape": (3, 4)}, None),  # with one dimension less there are no rows
         ("rmsnorm_fwd", {"shape": (3, 0, 4)}, None),
         ("rmsnorm_fwd", {"normalized_ndim": 2}, {"normalized_ndim": 1}),
@@ -157,7 +159,7 @@ def test_a_number_is_another_one(op, changes, expected):
         assert named <= {"weight_offset"}
     else:
         assert expected in found
-    assert ("normalized_ndim" in named) is (op == "rmsnorm_fwd" and expected is not None)
+    assert ("normalized_ndim" in named) is (op in ("rmsnorm_fwd", "layernorm_bwd") and expected is not None)
     if op == "batchnorm_fwd":
         assert len(found) == 1 + changes.get("training", True)
 

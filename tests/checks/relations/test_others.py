@@ -194,7 +194,7 @@ def test_which_inputs_change_slightly(op, fields, turns):
         ("layernorm_fwd", {"eps": 1.0}, {"eps": 1e-3}),
         ("layernorm_fwd", {"eps": 0.75}, {"eps": 3.0}),
         ("layernorm_fwd", {"special": "nan"}, {"special": None}),
-        ("layernorm_fwd", {}, {"x_layout": "row_strided", "weight_offset": 0.0, "num_groups": None, "dropout_p": 0.1}),
+        ("layernorm_fwd", {}, {"x_layout": "row_strided", "weight_offset": 1.0, "num_groups": None, "dropout_p": 0.1}),
         ("layernorm_fwd", {"x_layout": "transposed"}, {"x_layout": "contiguous", "weight_layout": "contiguous"}),
         ("layernorm_bwd", {"dy_layout": "offset"}, {"x_layout": "row_strided", "dy_layout": "contiguous"}),
         ("rmsnorm_fwd", {"weight_offset": 0.25}, {"weight_offset": 0.75}),

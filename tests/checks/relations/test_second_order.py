@@ -211,6 +211,7 @@ def test_what_a_second_derivative_may_be_off_is_counted():
     assert allowed(name="weight") == pytest.approx(usual, rel=1e-12)  # a weight counts once for each element
     for op, more, spec in (
         ("rmsnorm_bwd", 1.25**2, replace(ROWS, weight_offset=-0.25)),
+        ("layernorm_bwd", 1.25**2, replace(ROWS, weight_offset=-0.25)),
         ("modulate_rmsnorm_bwd", 2, ROWS),
         ("gate_rmsnorm_bwd", 4, ROWS),
         ("rmsnorm_silu_bwd", 1, ROWS),

@@ -200,11 +200,12 @@ def test_the_exact_norm_has_the_weight_bias_eps_and_offset_of_the_case():
     spec = replace(PLAIN, weight=True, bias=True, eps=3.0, weight_offset=2.0)
     weight, bias = np.arange(8.0), 5 - np.arange(8.0)
     for op, centred, offset in (
-        ("layernorm_fwd", True, 0.0),
+        ("layernorm_fwd", True, 2.0),
+        ("add_layernorm_fwd", True, 2.0),
         ("rmsnorm_fwd", False, 2.0),
         ("add_rmsnorm_fwd", False, 2.0),
     ):
-        x = UNIT + 1 if op == "layernorm_fwd" else UNIT
+        x = UNIT + 1 if centred else UNIT
         n = norm(at(op, spec, x=x, weight=weight, bias=bias, residual=0 * UNIT))
         assert n.centred == centred
         assert (n.weight.ravel() == weight + offset).all()

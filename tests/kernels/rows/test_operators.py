@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from verify_norm.kernels import add_layernorm, add_rmsnorm, layernorm, rmsnorm
+from verify_norm.kernels import add_layernorm, add_rmsnorm, layernorm, modulate_layernorm, quantized, rmsnorm
 from verify_norm.kernels.rows import operators
 
 # Dynamo makes an instance of an autograd function, of which torch itself warns.
@@ -87,3 +87,24 @@ def test_gradients_of_gradients_are_refused(norms, device, name):
     dx = torch.autograd.grad(y.square().sum(), leaves[0], create_graph=True)[0]
     with pytest.raises(RuntimeError, match="once_differentiable"):
         dx.sum().backward()
+
+
+def test_an_offset_is_added_to_the_weight_of_a_layernorm(norms, device):
+    """The sum is that of float32: the bits are those of a weight that holds it."""
+    x, dy, r = (norms.draw((3, 4, 20), torch.float32, device, seed=s, mean=1.0) for s in (1, 2, 3))
+    w, b, t = (norms.draw(shape, torch.float32, device, seed=s) for s, shape in enumerate(((20,), (20,), (3, 20)), 4))
+    mean, rstd = layernorm.layernorm_fwd(x, w, b, EPS)[1:]
+    scale = torch.ones(1, device=device)
+    calls = {
+        "forward": lambda w, *o: layernorm.layernorm_fwd(x, w, b, EPS, None, *o),
+        "backward": lambda w, *o: layernorm.layernorm_bwd(dy, x, w, b, mean, rstd, EPS, None, *o),
+        "sum": lambda w, *o: add_layernorm.add_layernorm_fwd(x, r, w, b, EPS, None, *o),
+        "of a sum": lambda w, *o: add_layernorm.add_layernorm_bwd(dy, r, x, w, b, mean, rstd, EPS, None, *o),
+        "modulated": lambda w, *o: modulate_layernorm.modulate_layernorm_fwd(x, w, b, t, t, EPS, None, *o),
+        "e4m3fn": lambda w, *o: quantized.layernorm_fwd_e4m3fn(x, w, b, scale, EPS, None, *o),
+        "e5m2": lambda w, *o: quantized.layernorm_fwd_e5m2(x, w, b, scale, EPS, None, *o),
+    }
+    for name, call in calls.items():
+        found, wanted = call(w, 0.5), call(w + 0.5)
+        assert all(torch.equal(a.float(), c.float()) for a, c in zip(found, wanted, strict=True)), name
+        assert not torch.equal(found[0].float(), call(w)[0].float()), name

@@ -107,8 +107,8 @@ def wrong(op, **changed):
 def backward(dx=None, dweight=None):
     """layernorm.backward with one line changed."""
 
-    def run(dy, x, weight, bias, *, eps, normalized_shape=None):
-        s = layernorm.norm(rows(x, normalized_shape), x, weight, bias, eps)
+    def run(dy, x, weight, bias, *, eps, weight_offset=0.0, normalized_shape=None):
+        s = layernorm.norm(rows(x, normalized_shape), x, weight, bias, eps, weight_offset)
         changed, p = layernorm.Backward(*s.gradients(dy)), s.gradient(dy.reshape(s.view.shape))
         if dx:
             changed = changed._replace(dx=dx(s, p).reshape(x.shape))

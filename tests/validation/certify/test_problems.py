@@ -14,6 +14,7 @@ def test_a_seed_draws_the_same_points_and_another_one_others(op):
     assert (first != other).any()
     families = [p.family for p in problems.every(op)]
     assert {"no weight", "x alone", "offset 1e+06", "long rows"} <= set(families)
+    assert ("weight_offset 1" in families) == (op != "groupnorm")
     assert {p.small for p in problems.every(op)} == {True, False}
 
 
@@ -21,7 +22,8 @@ def test_the_parameter_of_each_element_by_hand():
     group = draw("groupnorm", Setup("f", (2, 4, 3), groups=2))
     assert group.index.tolist() == [[0, 0, 0, 1, 1, 1], [2, 2, 2, 3, 3, 3]] * 2
     assert group.options == {"eps": 1e-5, "num_groups": 2}
-    row = draw("layernorm", Setup("f", (2, 2, 3), ndim=2))
+    row = draw("layernorm", Setup("f", (2, 2, 3), ndim=2, weight_offset=1.0))
+    assert row.options == {"eps": 1e-5, "normalized_shape": (2, 3), "weight_offset": 1.0}
     assert row.index.tolist() == [[0, 1, 2, 3, 4, 5]] * 2
     assert row.args["weight"].shape == row.tangents["bias"].shape == (2, 3)
 

@@ -135,9 +135,10 @@ def norm(run: Run) -> Norm:
             of_chain = chain.normalized(values["x"], values, arithmetic_of(run))
         return of_chain
     view, weight, bias = view_of(case, x), case.exact.get("weight"), case.exact.get("bias")
+    eps, offset = case.spec.eps, case.arguments.get("weight_offset", 0.0)
     if has_mean(case):
-        return layernorm.norm(view, x, weight, bias, case.spec.eps)
-    return rmsnorm.norm(view, x, weight, case.spec.eps, case.arguments.get("weight_offset", 0.0))
+        return layernorm.norm(view, x, weight, bias, eps, offset)
+    return rmsnorm.norm(view, x, weight, eps, offset)
 
 
 def stages(run: Run) -> Stages:

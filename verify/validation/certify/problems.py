@@ -79,7 +79,7 @@ def setups(op: str) -> Iterator[Setup]:
     else:
         yield Setup("normalized_shape of 2", (2, 2, 3), ndim=2)
         yield Setup("normalized_shape of 3", (2, 3, 4), ndim=3)
-    if op == "rmsnorm":
+    if not grouped:
         yield Setup("weight_offset 1", small, weight_offset=1.0)
     yield Setup("long rows", (2, 4, 130) if grouped else (3, 257), 1.0)
 
@@ -104,7 +104,7 @@ def draw(op: str, setup: Setup, seed: int = 0) -> Problem:
         n = math.prod(affine)
         index = np.tile(np.arange(n), math.prod(shape) // n).reshape(-1, n)
         options["normalized_shape"] = affine
-    if op == "rmsnorm":
+    if op == "rmsnorm" or setup.weight_offset:  # few functions of LayerNorm have an argument for it
         options["weight_offset"] = setup.weight_offset
     args: Values = {"x": (rng.normal(size=shape) + setup.offset) * setup.scale}
     tangents: Values = {"x": rng.normal(size=shape) * setup.scale}

@@ -42,7 +42,14 @@ def normalized(spec: CaseSpec) -> tuple[int, ...]:
     return spec.shape[len(spec.shape) - spec.normalized_ndim :]
 
 
-layernorm = partial(affine, lambda spec, x, w, b: functional.layer_norm(x, normalized(spec), w, b, spec.eps))
+def weighted(spec: CaseSpec, w: Tensor | None) -> Tensor | None:
+    """Return the weight with the offset."""
+    return w if w is None or spec.weight_offset == 0.0 else w + spec.weight_offset
+
+
+layernorm = partial(
+    affine, lambda spec, x, w, b: functional.layer_norm(x, normalized(spec), weighted(spec, w), b, spec.eps)
+)
 groupnorm = partial(affine, lambda spec, x, w, b: functional.group_norm(x, spec.num_groups or 1, w, b, spec.eps))
 instancenorm = partial(affine, lambda spec, x, w, b: functional.instance_norm(x, weight=w, bias=b, eps=spec.eps))
 
@@ -51,8 +58,7 @@ def rmsnorm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     """Return functional.rms_norm, its weight with the offset."""
 
     def norm(x: Tensor, w: Tensor | None) -> Tensor:
-        w = w if w is None or spec.weight_offset == 0.0 else w + spec.weight_offset
-        return functional.rms_norm(x, normalized(spec), w, spec.eps)
+        return functional.rms_norm(x, normalized(spec), weighted(spec, w), spec.eps)
 
     return {"y": as_on_gpu(norm, inputs["x"], inputs["weight"])}
 
