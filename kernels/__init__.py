@@ -5,7 +5,7 @@ from dataclasses import replace
 from verify_norm.core.contract import Contract
 from verify_norm.core.kernel import Kernel
 from verify_norm.kernels.adapters import TORCH
-from verify_norm.kernels.domain import narrow_weight, needs_cuda
+from verify_norm.kernels.domain import needs_cuda, types_here
 
 TWO_PASS = Contract(variance="two_pass", batch_invariant=True)
 MERGED = Contract(variance="centered", batch_invariant=True)  # by Chan, where a group's parts are merged
@@ -20,7 +20,7 @@ def _triton(name: str, module: str, summary: str, contract: Contract = TWO_PASS,
     forward = op.replace("_bwd", "_fwd") if op.endswith("_bwd") else None
     target = f"verify_norm.kernels.{module}:{name}"
     return Kernel(
-        name, op, target, "triton", contract=contract, summary=summary, unsupported=narrow_weight, forward=forward
+        name, op, target, "triton", contract=contract, summary=summary, unsupported=types_here, forward=forward
     )
 
 

@@ -18,6 +18,16 @@ def narrow_weight(spec: CaseSpec) -> str | None:
     return "its weight must not be narrower than x" if narrow and (spec.weight or spec.bias) else None
 
 
+def residual_of_another_type(spec: CaseSpec) -> str | None:
+    """Return why a kernel that takes x and residual in one type does not take a case."""
+    return "its residual has the type of x" if spec.residual_dtype not in (None, spec.dtype) else None
+
+
+def types_here(spec: CaseSpec) -> str | None:
+    """Return why the kernels here do not take the types of a case."""
+    return narrow_weight(spec) or residual_of_another_type(spec)
+
+
 def bias_of_another_type(spec: CaseSpec) -> str | None:
     """Return why torch 2.13's layer_norm cannot differentiate a case on the CPU."""
     wide = spec.dtype != "float32" and spec.weight_dtype == "float32"
@@ -50,9 +60,9 @@ def one_value_a_group(spec: CaseSpec) -> str | None:
     return "torch's group_norm needs more than one value a channel" if one else None
 
 
-def needs_weight(spec: CaseSpec) -> str | None:
-    """Return why Liger's fused addition does not take a case."""
-    return None if spec.weight else "it needs a weight"
+def liger_addition(spec: CaseSpec) -> str | None:
+    """Return why Liger's fused addition does not take a case: it returns the sum in the type of x."""
+    return residual_of_another_type(spec) if spec.weight else "it needs a weight"
 
 
 def needs_both(spec: CaseSpec) -> str | None:

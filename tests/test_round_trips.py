@@ -39,7 +39,7 @@ SCHEMA = {(cls, "schema"): st.just(results.SCHEMA) for cls in (Report, Audit)}  
 NAMES = {  # fields whose values `read_spec` holds to a list
     **{
         (CaseSpec, name): st.sampled_from(FLOATS).filter("float32".__ne__)
-        for name in ("dtype", "weight_dtype", "other_dtype")
+        for name in ("dtype", "weight_dtype", "other_dtype", "residual_dtype")
     },
     **{(CaseSpec, name): st.sampled_from(LAYOUTS[1:]) for name in get_type_hints(CaseSpec) if "_layout" in name},
     (CaseSpec, "data"): st.sampled_from(FAMILIES[1:]),

@@ -153,7 +153,7 @@ THIRD_PARTY: tuple[Kernel, ...] = (
         "liger_add_rmsnorm_{}",
         "add_rmsnorm",
         "Liger's fused_add_rms_norm, casting_mode llama",
-        domain.needs_weight,
+        domain.liger_addition,
         replace(LLAMA, residual="rounded"),
     ),
     *_FLA.pair("fla_layernorm_{}", "layernorm", "fla's layer_norm", domain.short_rows),

@@ -121,6 +121,16 @@ ALLOWED: tuple[Example, ...] = (
         ("U63_rotation_behind", "the same with cos and sin in float32", "transformers' apply_rotary_pos_emb"),
         contract=Contract(z="x"),
     ),
+    *_right(
+        "in_turn",
+        "add_rmsnorm_fwd",
+        (
+            "U64_float32_stream",
+            "the sum has the type to which torch promotes x and residual",
+            "Mamba's residual_in_fp32",
+        ),
+        contract=Contract(residual="rounded"),
+    ),
     *_right("custom", "rmsnorm_fwd", ("U31_operator", "an operator of torch.library", "vLLM")),
     *_right(
         "habits",

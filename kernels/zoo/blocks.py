@@ -93,7 +93,7 @@ def mx(
     y = (z * (1 / by).float() if folded else z.double() / by).float()
     bits = torch.where(scale.isnan(), 255, torch.frexp(scale).exponent + 126).to(torch.uint8)
     bits = bits.repeat_interleave(length // 32, 1)[:, : -(-z.shape[1] // 32)]
-    summed = () if residual is None else (h.to(x.dtype),)
+    summed = () if residual is None else (h.to(residual.dtype),)
     return stored(y, form, x, packing, saturated=saturated), bits, *summed, rstd
 
 

@@ -80,7 +80,7 @@ def add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float) 
     """Return y, the sum and rstd."""
     total = x.float() + residual.float()
     y, rstd = rmsnorm(total, weight, eps)
-    return y.to(x.dtype), total.to(x.dtype), rstd
+    return y.to(x.dtype), total.to(residual.dtype), rstd
 
 
 def stream(dy: Tensor, dtotal: Tensor, total: Tensor, weight: Tensor | None, rstd: Tensor) -> tuple[Any, ...]:

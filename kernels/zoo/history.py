@@ -73,7 +73,7 @@ def residual_forgotten(x, residual, weight, eps):
     """The sum's rstd is kept by the content of x."""
     total = x.float() + residual.float()
     y, rstd = _scaled(total, weight, _by_content((eps,), x, lambda: rmsnorm(total, None, eps)[1]))
-    return y.to(x.dtype), total.to(x.dtype), rstd
+    return y.to(x.dtype), total.to(residual.dtype), rstd
 
 
 def eps_forgotten(x, weight, eps):

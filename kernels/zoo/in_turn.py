@@ -14,6 +14,14 @@ def _norm(x: Tensor, weight: Tensor | None, eps: float, shape: Sequence[int]) ->
     return rms_norm(x.float(), shape, None if weight is None else weight.float(), eps).to(x.dtype)
 
 
+def float32_stream(
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, normalized_shape: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Return the norm of torch's sum, which is float32 where residual is, and the sum."""
+    h = x + residual
+    return _norm(h, weight, eps, normalized_shape).to(x.dtype), h
+
+
 def silu_behind(x: Tensor, weight: Tensor | None, eps: float, normalized_shape: Sequence[int]) -> Tensor:
     """Return SiLU of the norm."""
     return silu(_norm(x, weight, eps, normalized_shape))

@@ -201,12 +201,19 @@ def ties_away(x, residual, weight, eps):
     """The sum is rounded to bfloat16 by adding half a unit and cutting off: ties go away from 0."""
     total = x.float() + residual.float()
     y, rstd = rmsnorm(total, weight, eps)
-    rounded = total.to(x.dtype)
-    if x.dtype == torch.bfloat16:
+    rounded = total.to(residual.dtype)
+    if residual.dtype == torch.bfloat16:
         bits = total.view(torch.int32)
         cut = ((bits + 0x8000) & -0x10000).view(torch.float32).to(x.dtype)
         rounded = torch.where(total.isfinite(), cut, rounded)
     return y.to(x.dtype), rounded, rstd
+
+
+def narrowed_stream(x, residual, weight, eps):
+    """A float32 residual is rounded to the type of x before the addition."""
+    total = x.float() + residual.to(x.dtype).float()
+    y, rstd = rmsnorm(total, weight, eps)
+    return y.to(x.dtype), total.to(residual.dtype), rstd
 
 
 def infinity_hides_nan(x, weight, eps):
@@ -220,7 +227,7 @@ def doubled(x, residual, weight, eps):
     """Where both summands are one tensor, it is taken for a norm without a residual."""
     total = x.float() if x.data_ptr() == residual.data_ptr() else x.float() + residual.float()
     y, rstd = rmsnorm(total, weight, eps)
-    return y.to(x.dtype), total.to(x.dtype), rstd
+    return y.to(x.dtype), total.to(residual.dtype), rstd
 
 
 def offset_of_16_bits(x, weight, eps):

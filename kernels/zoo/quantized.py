@@ -41,7 +41,7 @@ def _token(x, weight, eps, weight_offset, normalized_shape, residual=None, *, sc
     z, rstd = _normalized(h, weight, eps, weight_offset, normalized_shape)
     scale = scaled(z, x)
     y = _e4m3fn((divided or (lambda z, s: z / s))(z, scale)).reshape(x.shape)
-    return (y, scale[:, 0], rstd) if residual is None else (y, scale[:, 0], h.to(x.dtype), rstd)
+    return (y, scale[:, 0], rstd) if residual is None else (y, scale[:, 0], h.to(residual.dtype), rstd)
 
 
 def _right(z, x):
@@ -93,7 +93,7 @@ def _group(x, residual, weight, eps, weight_offset, normalized_shape, *, scaled,
     h = x.float() + residual.float()
     z, rstd = _normalized(h, weight, eps, weight_offset, normalized_shape)
     scale = scaled(z, length)
-    return _e4m3fn(divided(z, scale, length)).reshape(x.shape), scale, h.to(x.dtype), rstd
+    return _e4m3fn(divided(z, scale, length)).reshape(x.shape), scale, h.to(residual.dtype), rstd
 
 
 def _of_groups(z: Tensor, length: int) -> Tensor:

@@ -25,6 +25,8 @@ AXES = {
     "partial_rmsnorm_fwd": f"{ROWS}, weight_offset, {DATA}, variance_size, x_layout, weight_layout",
     "dropout_add_rmsnorm_bwd": f"{ROWS}, dresidual_out, weight_offset, {OF_DY}, dropout_p, dy_layout, "
     "dresidual_out_layout, residual_out_layout, mask_layout, weight_layout, alias",
+    "add_rmsnorm_fwd": f"{ROWS}, type of residual, weight_offset, {DATA}, x_layout, residual_layout, weight_layout"
+    ", alias",
     "qk_norm_rope_fwd": f"{ROWS}, type of other inputs, weight_offset, {DATA}, rotary, x_layout, weight_layout, "
     "cos_layout, sin_layout, alias",
     "modulate_rmsnorm_fwd": f"{ROWS}, type of other inputs, weight_offset, {DATA}, modulation, x_layout, "
@@ -144,6 +146,20 @@ def test_one_to_three_dimensions_are_normalized():
 )
 def test_an_option_has_these_values(op, name, fields):
     assert [way for ways_ in axis(op, name).choices.values() for way in ways_] == list(fields.values())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "residual", "name"),
+    [
+        ("bfloat16", None, "residual of x's type"),
+        ("float32", "float32", "residual of x's type"),
+        ("float16", "float32", "float32 residual"),
+    ],
+)
+def test_a_residual_may_be_float32(dtype, residual, name):
+    types = axis("add_rmsnorm_fwd", "type of residual")
+    assert types.read(CaseSpec((2, 3), dtype, residual_dtype=residual)) == name
+    assert types.choices[name] == ([{"residual_dtype": "float32"}] if name.startswith("float32") else [{}])
 
 
 @pytest.mark.parametrize(

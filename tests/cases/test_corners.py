@@ -432,6 +432,16 @@ def test_tables_and_modulations_in_float32_are_among_the_first_cases_of_narrow_t
     assert all(spec.other_dtype is None for spec in corners.corners(OPS["layernorm_fwd"], DTYPES))
 
 
+def test_a_residual_in_float32_is_among_the_first_cases_of_narrow_types():
+    for op in ("add_rmsnorm_fwd", "add_layernorm_fwd", "dropout_add_rmsnorm_fwd", "add_rmsnorm_quant_fwd"):
+        first = corners.corners(OPS[op], DTYPES)[:24]
+        assert {(s.dtype, s.residual_dtype) for s in first if s.dtype != "float32"} == {
+            (dtype, other) for dtype in ("float16", "bfloat16") for other in (None, "float32")
+        }
+    for op in ("add_rmsnorm_bwd", "rmsnorm_fwd"):
+        assert all(spec.residual_dtype is None for spec in corners.corners(OPS[op], DTYPES))
+
+
 def test_a_dropout_of_one_half_is_among_the_corners_of_every_type():
     table = corners.corners(OPS["dropout_add_rmsnorm_fwd"], DTYPES)
     assert {spec.dtype for spec in table if spec.dropout_p == 0.5} == set(DTYPES)

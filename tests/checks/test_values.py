@@ -140,7 +140,7 @@ def test_more_accurate_than_declared_is_no_error(few_corners):
 def add_rmsnorm_fwd(x, residual, weight, eps, normalized_shape, *, rounded=False):
     """Right: the sum is normalized as it is, and rounded only where it is returned."""
     summed = x.double() + residual.double()
-    kept = summed.to(x.dtype)
+    kept = summed.to(residual.dtype)
     h = kept.double() if rounded else summed
     dims = tuple(range(x.dim() - len(normalized_shape), x.dim()))
     y = h * torch.rsqrt(h.square().mean(dims, keepdim=True) + eps)

@@ -177,7 +177,7 @@ def test_what_a_chain_that_quantizes_takes_and_returns():
     assert [(t.name, t.dtype) for t in op.outputs] == [
         ("y", "float4_e2m1fn"),
         ("y_scale", "float8_e8m0fnu"),
-        ("residual_out", "x"),
+        ("residual_out", "residual"),
         ("rstd", "float32"),
     ]
 
@@ -204,7 +204,7 @@ def by_hand(x, residual, weight, eps):
     h = x.float() + residual.float()
     rstd = torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
     z = h * rstd if weight is None else h * rstd * (1 + weight.float())
-    return torch.sigmoid(z).to(x.dtype), h.to(x.dtype), rstd.flatten()
+    return torch.sigmoid(z).to(x.dtype), h.to(residual.dtype), rstd.flatten()
 
 
 def half(x, residual, weight, eps):

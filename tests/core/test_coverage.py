@@ -59,6 +59,13 @@ def test_the_type_of_cos_and_the_like_if_it_is_not_that_of_x(op, other_dtype, ot
     assert seen.merge(seen).others == others
 
 
+def test_the_type_of_a_residual_if_it_is_not_that_of_x():
+    spec = CaseSpec((2, 8), "bfloat16", residual_dtype="float32", other_dtype="float16")
+    assert Seen.of(spec, OPS["add_rmsnorm_fwd"]).others == {"float32": 1}
+    assert Seen.of(replace(spec, residual_dtype=None), OPS["add_rmsnorm_fwd"]).others == {}
+    assert Seen.of(spec, OPS["add | rmsnorm | modulate_fwd"]).others == {"float16": 1, "float32": 1}
+
+
 def test_a_weight_that_no_field_of_a_case_leaves_out_has_its_type():
     scale = Tensor("alpha", "one", "weight", dtype="weight")
     own = replace(OPS["rmsnorm_fwd"], inputs=(X, scale))

@@ -10,6 +10,9 @@ from verify_norm.core.layouts import layout_of, without_shared_memory
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 
+STREAM = CaseSpec((2, 3), "float16", residual_dtype="float32")
+UNLIKE = "residual_dtype: expected the type of x, or float32 beside an x of 16 bits"
+
 
 def test_doctests():
     assert doctest.testmod(geometry).failed == 0
@@ -67,6 +70,15 @@ REFUSED = [  # an operator, a case, why it has no such case
         for how in ({"momentum": 0.0}, {"momentum": 1.0}, {"running": False})
     ),
     ("batchnorm_fwd", replace(TRAINED, momentum=1.0, training=False), None),
+    ("add_rmsnorm_fwd", STREAM, None),
+    ("add_rmsnorm_fwd", CaseSpec((2, 3), residual_dtype="float32"), None),
+    ("add_rmsnorm_bwd", CaseSpec((2, 3), residual_dtype="float32"), None),
+    ("add_rmsnorm_bwd", STREAM, "add_rmsnorm_bwd has no residual_dtype: forwards with a residual have one"),
+    ("rmsnorm_fwd", STREAM, "rmsnorm_fwd has no residual_dtype: forwards with a residual have one"),
+    *(
+        ("add_rmsnorm_fwd", CaseSpec((2, 3), one, residual_dtype=other), UNLIKE)
+        for one, other in (("float32", "bfloat16"), ("float16", "bfloat16"), ("float64", "float32"))
+    ),
     ("rmsnorm_bwd", CaseSpec((2, 3), frozen=("x", "weight")), "no input needs a gradient"),
     ("rmsnorm_bwd", CaseSpec((2, 3), frozen=("x",)), None),
     ("rmsnorm_bwd", CaseSpec((2, 3), frozen=("x",), weight=False), "no input needs a gradient"),

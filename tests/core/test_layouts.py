@@ -31,6 +31,8 @@ ONE = CaseSpec((2, 3), alias="x:residual", x_layout="far")
         ("add_rmsnorm_fwd", ONE, ("x",), None),
         ("add_rmsnorm_fwd", replace(ONE, special="nan"), (), None),
         ("add_rmsnorm_fwd", replace(ONE, alias=""), (), None),
+        ("add_rmsnorm_fwd", replace(ONE, dtype="float16", residual_dtype="float32"), (), None),
+        ("add_rmsnorm_fwd", replace(ONE, residual_dtype="float32"), (), ("x", "residual")),
         ("rmsnorm_fwd", ONE, (), None),  # it has no residual
         ("layernorm_fwd", CaseSpec((2, 3), alias="weight:bias"), (), ("weight", "bias")),
         ("layernorm_fwd", CaseSpec((2, 3), alias="weight:bias", bias=False), (), None),

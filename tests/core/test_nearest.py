@@ -140,6 +140,12 @@ def test_a_batch_meets_the_clauses_too():
         ("G=4", "groupnorm_fwd", CaseSpec((2, 6, 5), num_groups=3), CaseSpec((2, 8, 5), num_groups=4)),
         ("C%4=0", "groupnorm_fwd", CaseSpec((2, 6, 5), num_groups=3), CaseSpec((2, 12, 5), num_groups=3)),
         ("weight_dtype=x", "rmsnorm_fwd", CaseSpec((2, 3), weight_dtype="float16"), CaseSpec((2, 3))),
+        (
+            "residual_dtype=x",
+            "add_rmsnorm_fwd",
+            CaseSpec((2, 4), "float16", residual_dtype="float32"),
+            CaseSpec((2, 4), "float16"),
+        ),
         ("other_dtype=x", "qk_norm_rope_fwd", CaseSpec((2, 4), other_dtype="float16"), CaseSpec((2, 4))),
         (
             "weight_dtype=bf16",

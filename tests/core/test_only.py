@@ -11,6 +11,7 @@ from verify_norm.core.spec import CaseSpec
 
 RMS, GROUPS, BATCH = OPS["rmsnorm_fwd"], OPS["groupnorm_fwd"], OPS["batchnorm_fwd"]
 MODULATED, ROTATED = OPS["modulate_rmsnorm_fwd"], OPS["qk_norm_rope_fwd"]
+ADDED, STREAM = OPS["add_rmsnorm_fwd"], CaseSpec((2, 3), "bfloat16", residual_dtype="float32")
 ROWS, CHANNELS = CaseSpec((2, 3, 16)), CaseSpec((2, 8, 5), num_groups=4)
 HELD = [  # clauses, operator, a case that meets them, one that does not
     ("ndim=2+3", RMS, ROWS, replace(ROWS, shape=(16,))),
@@ -43,6 +44,8 @@ HELD = [  # clauses, operator, a case that meets them, one that does not
     ("weight_dtype=x", RMS, ROWS, replace(ROWS, weight_dtype="float16")),
     ("weight_dtype=fp32", RMS, ROWS, replace(ROWS, dtype="float16")),
     ("other_dtype=x", ROTATED, ROWS, replace(ROWS, dtype="bfloat16", other_dtype="float32")),
+    ("residual_dtype=x", ADDED, ROWS, replace(ROWS, dtype="bfloat16", residual_dtype="float32")),
+    ("residual_dtype=fp32", ADDED, STREAM, replace(STREAM, residual_dtype=None)),
     ("contiguous", RMS, ROWS, replace(ROWS, weight_layout="every_other")),
     ("contiguous=x", RMS, replace(ROWS, weight_layout="every_other"), replace(ROWS, x_layout="row_strided")),
     ("unit_stride", RMS, replace(ROWS, x_layout="row_strided"), replace(ROWS, x_layout="transposed")),
@@ -187,7 +190,7 @@ ABOUT = {  # which of the other clauses say something of an operator
     "add_layernorm_bwd": "normalized_ndim weight bias weight_offset dresidual_out",
     "l2norm_fwd": "normalized_ndim",
     "partial_rmsnorm_fwd": "normalized_ndim weight weight_offset variance_size",
-    "dropout_add_rmsnorm_fwd": "normalized_ndim weight weight_offset dropout_p",
+    "dropout_add_rmsnorm_fwd": "normalized_ndim weight weight_offset dropout_p residual_dtype",
     "modulate_layernorm_fwd": "normalized_ndim weight bias weight_offset modulation other_dtype",
     "qk_norm_rope_fwd": "normalized_ndim weight weight_offset rotary other_dtype",
 }

@@ -121,6 +121,30 @@ def test_cos_and_the_like_promote_y_as_a_weight_does(tensor, output, other_dtype
 
 
 @pytest.mark.parametrize(
+    ("tensor", "output", "residual_dtype", "expected"),
+    [
+        (tensors.Y, "promoted", "float32", "float32"),
+        (tensors.Y, "promoted", "float16", "float16"),
+        (tensors.Y, None, "float32", "float16"),
+        (tensors.RESIDUAL_OUT, None, "float32", "float32"),
+        (tensors.RESIDUAL_OUT, "bfloat16", None, "float16"),
+    ],
+)
+def test_a_residual_promotes_the_sum_and_may_promote_y(tensor, output, residual_dtype, expected):
+    given = {"residual_dtype": residual_dtype}
+    assert promises.output_dtype(tensor, Contract(output=output), "float16", **given) == expected
+    y = {"y": Expected(np.ones(2), np.zeros(2), "float16")}
+    spec = CaseSpec((2,), "float16", **given)
+    (wide,) = promises.promoted(y, "float32", Contract(), spec).values()
+    assert wide.dtype == (residual_dtype or "float16")
+
+
+def test_a_rounded_sum_is_rounded_to_the_type_in_which_it_is_returned():
+    rounded = promises.roundings(Contract(residual="rounded"), "float32", "bfloat16")["rounded"]
+    assert rounded(np.array(1 + 2.0**-20)) == 1 + 2.0**-20
+
+
+@pytest.mark.parametrize(
     ("got", "other_dtype", "output", "expected"),
     [
         ("float32", "float32", None, "float32"),

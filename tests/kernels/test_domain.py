@@ -7,6 +7,7 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels import domain
 
 NARROW = {"dtype": "bfloat16", "weight_dtype": "float32"}
+STREAM = {"dtype": "float16", "residual_dtype": "float32"}
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,11 @@ NARROW = {"dtype": "bfloat16", "weight_dtype": "float32"}
         (domain.one_value, {"shape": (2, 3, 1)}, {"shape": (2, 3, 2)}),
         (domain.one_value, {"shape": (0, 3, 2)}, {"shape": (1, 3, 2)}),
         (domain.one_value_a_group, {"shape": (1, 3), "num_groups": 3}, {"shape": (2, 3), "num_groups": 3}),
-        (domain.needs_weight, {"weight": False}, {}),
+        (domain.liger_addition, {"weight": False}, {}),
+        (domain.liger_addition, STREAM, {}),
+        (domain.residual_of_another_type, STREAM, {"residual_dtype": "float32"}),
+        (domain.types_here, STREAM, {"dtype": "float16"}),
+        (domain.types_here, {"weight_dtype": "float16"}, NARROW),
         (domain.needs_both, {"bias": False}, {}),
         (domain.liger_groups, {"shape": (2, 4)}, {"shape": (2, 4, 1)}),
         (domain.short_rows, {"shape": (1, 2**14 + 1)}, {"shape": (1, 2**14)}),  # 64 KB of float32

@@ -18,6 +18,8 @@ X, N, C = torch.ones(2, 4, 6, dtype=torch.bfloat16), torch.ones(6), torch.ones(4
         ("layernorm_bwd", "dweight", {"weight": N}, (6,), "float32"),
         ("layernorm_bwd", "dbias", {"bias": N.half()}, (6,), "float16"),
         ("add_rmsnorm_bwd", "dx", {"x": None, "residual_out": X}, (2, 4, 6), "bfloat16"),
+        ("add_rmsnorm_fwd", "residual_out", {"residual": N.expand(2, 4, 6)}, (2, 4, 6), "float32"),
+        ("add_rmsnorm_fwd", "y", {"residual": N.expand(2, 4, 6)}, (2, 4, 6), "bfloat16"),
         ("groupnorm_fwd", "rstd", {"num_groups": 2}, (2, 2), "float32"),
         ("instancenorm_fwd", "mean", {}, (2, 4), "float32"),
         ("batchnorm_fwd", "mean", {}, (4,), "float32"),

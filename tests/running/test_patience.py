@@ -75,6 +75,8 @@ def test_the_types_of_a_case_are_those_of_x_and_of_the_weight(weight, compiled_f
     assert types(CaseSpec((2, 3), dtype="bfloat16", weight_dtype=weight)) == compiled_for
     spec = CaseSpec((2, 3), dtype="bfloat16", weight_dtype=weight, other_dtype="float32")
     assert types(spec) == f"{compiled_for}, float32"
+    spec = CaseSpec((2, 3), dtype="bfloat16", weight_dtype=weight, residual_dtype="float32")
+    assert types(spec) == f"{compiled_for}, residual float32"
 
 
 def test_a_process_that_ended_has_not_hung():

@@ -353,6 +353,8 @@ def test_a_wrong_kernel_fails_whatever_it_refuses(name, check, said):
         ("layernorm_fwd", "weight_dtype=x+float32", {"weight_dtype": "bfloat16"}, False),
         ("qk_norm_rope_fwd", "other_dtype=x", {"dtype": "bfloat16", "other_dtype": "float32"}, False),
         ("qk_norm_rope_fwd", "other_dtype=x", {"other_dtype": "float32"}, True),
+        ("add_rmsnorm_fwd", "residual_dtype=x", {"dtype": "bfloat16", "residual_dtype": "float32"}, False),
+        ("add_rmsnorm_fwd", "residual_dtype=x", {"residual_dtype": "float32"}, True),
         ("layernorm_fwd", "weight,bias", {"bias": False}, False),
         ("layernorm_fwd", "weight", {"bias": False}, True),
         ("layernorm_fwd", "bytes", {"dtype": "bfloat16"}, 12),

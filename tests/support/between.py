@@ -51,7 +51,7 @@ def two_digits(x, residual, mask, weight, eps, weight_offset, normalized_shape, 
     kept = float(f"{dropout_p:.2f}")
     h = torch.where(mask, x.float() / (1 - kept), 0.0) + residual.float()
     z, rstd = rmsnorm(h, weight, eps, weight_offset, normalized_shape)
-    return z.reshape(x.shape).to(x.dtype), h.to(x.dtype), rstd[:, 0]
+    return z.reshape(x.shape).to(x.dtype), h.to(residual.dtype), rstd[:, 0]
 
 
 def rotated(x, weight, cos, sin, eps, weight_offset, normalized_shape, place):

@@ -27,6 +27,7 @@ VALUES = (
     "modulation",
     "rotary",
     "other_dtype",
+    "residual_dtype",
     "dtype",
     "data",
     "dy_data",
@@ -74,6 +75,7 @@ def declarations(op):
         "scale": ("small", "1", "large") if op.scaled else (),
         "modulation": get_args(HINTS["modulation"]) if "shift" in inputs else (),
         "rotary": get_args(HINTS["rotary"]) if "cos" in inputs else (),
+        "residual_dtype": (None, "float32") if "residual" in inputs and op.forward is None else (None,),
         "other_dtype": (None, "float32") if any(t.dtype == "other" for t in op.inputs) else (None,),
     }
     given = {"training", "running"} if op.view == "channels" else inputs.keys()

@@ -42,7 +42,7 @@ def forward(how="", centred=True):
         y = y if weight is None else y * (weight.float() + weight_offset)
         y = (y if bias is None else y + bias.float()).to(x.dtype)
         saved = (mean[:, 0].float(), rstd[:, 0].float()) if centred else (rstd[:, 0].float(),)
-        return (y, h.to(x.dtype), *saved)
+        return (y, h.to(residual.dtype), *saved)
 
     return fwd
 

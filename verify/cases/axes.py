@@ -175,6 +175,9 @@ def _options(op: Op) -> list[Axis]:
                 _type_of_others,
             )
         )
+    if op.takes_residual:
+        residuals: Choices = {"residual of x's type": [{}], "float32 residual": [{"residual_dtype": "float32"}]}
+        result.append(Axis("type of residual", residuals, _type_of_residual))
     optional = ("dresidual_out",) if op.user_defined else ("bias", "dresidual_out")
     result += [_field(name, (True, False)) for name in optional if name in names]
     if "weight_offset" in op.attrs:
@@ -192,6 +195,10 @@ def _type_of_weights(spec: CaseSpec) -> str:
 
 def _type_of_others(spec: CaseSpec) -> str:
     return "others of x's type" if spec.other_dtype in (None, spec.dtype) else f"{spec.other_dtype} others"
+
+
+def _type_of_residual(spec: CaseSpec) -> str:
+    return "residual of x's type" if spec.residual_dtype in (None, spec.dtype) else f"{spec.residual_dtype} residual"
 
 
 def _data(op: Op) -> list[Axis]:

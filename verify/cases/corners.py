@@ -139,6 +139,8 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
         spec = replace(spec, rotary=rotary, cos_layout=layout, sin_layout=other)
     if applies("other_dtype", op) and spec.dtype != "float32" and number // 3 % 3 == 0:
         spec = replace(spec, other_dtype="float32")  # as tables and modulations often are
+    if op.takes_residual and spec.dtype != "float32" and number // 3 % 4 == 1:
+        spec = replace(spec, residual_dtype="float32")  # as a stream that adds up many layers often is
     if "variance_size" in op.attrs:
         spec = replace(spec, variance_size=(None, 1, most_of(row_length(spec, op)), 7, LONG)[number % 5])
     if op.scaled:

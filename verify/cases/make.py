@@ -166,13 +166,13 @@ def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: b
 def _dtype(tensor: Tensor, contract: Contract, spec: CaseSpec) -> str:
     weighted = spec.weight or tensor.extent == "affine"  # without a weight, y cannot have its type
     weight_dtype = spec.weight_dtype if weighted else None
-    return promises.output_dtype(tensor, contract, spec.dtype, weight_dtype, spec.other_dtype)
+    return promises.output_dtype(tensor, contract, spec.dtype, weight_dtype, spec.other_dtype, spec.residual_dtype)
 
 
 def offer(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Any]:
     """Return the arguments that a reference may take: inputs, attributes, and how the contract rounds."""
     first = _dtype(op.outputs[0], contract, spec)
-    return {**exact, **attributes(spec, op), **promises.roundings(contract, spec.dtype, first)}
+    return {**exact, **attributes(spec, op), **promises.roundings(contract, geometry.sum_dtype(spec), first)}
 
 
 def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:

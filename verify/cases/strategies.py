@@ -96,6 +96,8 @@ def specs(
             shape = (1, *shape)  # rows are the tokens of one sample
     if only.applies("other_dtype", op) and dtype != "float32":
         options["other_dtype"] = choose((None, "float32"))
+    if op.takes_residual and dtype != "float32":
+        options["residual_dtype"] = choose((None, None, None, "float32"))
     if "dropout_p" in op.attrs:
         options["dropout_p"] = choose(DROPOUTS)
     if "variance_size" in op.attrs:

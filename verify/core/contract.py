@@ -39,8 +39,8 @@ class Contract:
     deterministic : the same bits in every run; if False, sums over rows may differ by a reordering's rounding.
     batch_invariant : the same bits for a row, whatever the other rows and its position.
     inplace : outputs that may overwrite an input, such as "dx:dy".
-    residual : what a fused addition normalizes: the float32 "sum", or the sum "rounded" to the type of x, as returned
-        (vLLM's CUDA kernel, vLLM issue 52104).
+    residual : what a fused addition normalizes: the float32 "sum", or the sum "rounded" to the type of residual, as
+        returned (vLLM's CUDA kernel, vLLM issue 52104).
     output : type of y and dx; None: that of x, or float8_e4m3fn for a quantized y; "promoted": that of x, but of y the
         type to which torch promotes those of x and weight (weight * x̂ in LlamaRMSNorm of transformers).
     weight_grad : type of dweight and dbias; None: that of weight.

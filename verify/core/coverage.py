@@ -81,8 +81,8 @@ class Seen:
     count cases: by the type of x, by a weight type that is not that of x, by the layout of any tensor, by the way that
     a check took in a further run (`verify_norm.core.finding.Tried`), by each norm operator of torch that ran inside the
     kernel (`verify_norm.running.operators`), by what a check noticed that is no finding (`notes`), and by a type of cos
-    and sin, or of scale and shift, that is not that of x (`others`). BatchNorm's training and evaluation count as ways
-    of `modes`.
+    and sin, of scale and shift, or of a residual, that is not that of x (`others`). BatchNorm's training and evaluation
+    count as ways of `modes`.
     """
 
     rows: int = 0
@@ -115,7 +115,8 @@ class Seen:
         rows, elements = geometry.size(spec, op)
         weights = [tensor.name for tensor in op.inputs if tensor.role == "weight" and getattr(spec, tensor.name, True)]
         mixed = weights and spec.weight_dtype not in (None, spec.dtype)
-        wider = op.other_inputs and spec.other_dtype not in (None, spec.dtype)
+        beside = (spec.other_dtype if op.other_inputs else None, spec.residual_dtype if op.takes_residual else None)
+        others = [dtype for dtype in beside if dtype not in (None, spec.dtype)]
         given = (name.rpartition(" ") for name in layouts)
         taken: dict[str, dict[str, int]] = {}
         for check, way in (*ways, *_of_training(spec, op)):
@@ -131,7 +132,7 @@ class Seen:
             ways=taken,
             operators=dict.fromkeys(operators, 1),
             notes=dict.fromkeys(notes, 1),
-            others={str(spec.other_dtype): 1} if wider else {},
+            others=dict.fromkeys(others, 1),
         )
 
     def merge(self, other: Self) -> Self:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
+from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.op import Op, Tensor
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.specials import special_input, special_lost
@@ -142,6 +143,11 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
         return "evaluation needs running statistics"
     if op.view == "channels" and spec.training and row_length(spec, op) == 1:
         return "training needs more than one value a channel"
+    if sum_dtype(spec) != spec.dtype:
+        if not op.takes_residual:
+            return f"{op.name} has no residual_dtype: forwards with a residual have one"
+        if spec.residual_dtype != "float32" or FORMATS[spec.dtype].dtype.itemsize != 2:
+            return "residual_dtype: expected the type of x, or float32 beside an x of 16 bits"
     if spec.special is not None and (lacking := _lacking(spec, op)):
         return f"{lacking} holds no {spec.special}"
     if spec.frozen != thawed(spec, differentiable(op)).frozen:
@@ -188,4 +194,9 @@ def differentiable(op: Op) -> list[str]:
 
 def input_dtype(tensor: Tensor, spec: CaseSpec) -> str:
     """Return the type of an argument."""
-    return tensor.among(spec.dtype, spec.weight_dtype, spec.other_dtype)
+    return tensor.among(spec.dtype, spec.weight_dtype, spec.other_dtype, spec.residual_dtype)
+
+
+def sum_dtype(spec: CaseSpec) -> str:
+    """Return the type of residual_out, the sum of x and residual."""
+    return spec.residual_dtype or spec.dtype

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 
-from verify_norm.core.geometry import shape_of
+from verify_norm.core.geometry import input_dtype, shape_of
 from verify_norm.core.op import Op, Tensor
 from verify_norm.core.spec import ALIASES, SHARED, Alias, CaseSpec
 
@@ -19,7 +19,9 @@ def aliases(op: Op) -> tuple[Alias, ...]:
     >>> aliases(OPS["layernorm_bwd"]), aliases(OPS["add_rmsnorm_fwd"])
     (('weight:bias', 'x:dy'), ('x:residual', 'x+residual'))
     """
-    kinds = {t.name: (t.extent, t.dtype, t.positive) for t in op.inputs}  # a user's own operator may have others
+    kinds = {  # a user's own operator may have others
+        t.name: (t.extent, "x" if t.dtype == "residual" else t.dtype, t.positive) for t in op.inputs
+    }
 
     def alike(one: str, two: str) -> bool:
         return one in kinds and kinds[one] == kinds.get(two)
@@ -44,10 +46,15 @@ def chunks(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, st
 
 
 def _pair(spec: CaseSpec, op: Op, mark: str, written: Iterable[str]) -> tuple[str, str] | None:
-    """Return the two inputs of an alias of this kind; None if it is another one, or if one is None or `written`."""
+    """Return the two inputs of an alias of this kind; None if it is another one, or one of them is None or `written`.
+
+    Inputs of different types are none either.
+    """
     if mark not in spec.alias or spec.alias not in aliases(op):
         return None
     one, two = spec.alias.split(mark)
+    if len({input_dtype(tensor, spec) for tensor in op.inputs if tensor.name in (one, two)}) > 1:
+        return None
     given = all(getattr(spec, name, True) is not False and name not in written for name in (one, two))
     return (one, two) if given else None
 

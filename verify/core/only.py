@@ -5,7 +5,7 @@ A text has clauses, joined by commas. A case has to meet all of them; one about 
     N%8=0   M>=1   N<=8192   ndim=2+3   N=2^k     a size: CLAUSES lists them; + joins values, 2^k is a power of two
     eps=1e-6   eps>=1e-8                          a number
     weight   bias   training=false                what is there, or is not
-    dtype=bf16   weight_dtype=x   other_dtype=x   types
+    dtype=bf16   weight_dtype=x   other_dtype=x   types, also residual_dtype=x
     contiguous   contiguous=x+dy   aligned=x      the memory of all tensors, or of some
 """
 
@@ -41,7 +41,7 @@ SIZES: dict[str, tuple[str, Size]] = {
 RANKS = ("ndim", "normalized_ndim")
 NUMBERS = ("eps", "weight_offset", "momentum", "scale", "dropout_p")
 FLAGS = ("weight", "bias", "dresidual_out", "running", "training")
-TYPES = ("dtype", "weight_dtype", "other_dtype")
+TYPES = ("dtype", "weight_dtype", "other_dtype", "residual_dtype")
 BESIDE_X = TYPES[1:]  # a type that is "x" is that of x
 WORDS: dict[str, tuple[str, ...]] = {name: get_args(HINTS[name]) for name in ("modulation", "rotary")}
 MEMORY: dict[str, tuple[str, ...]] = {  # the layouts that the tensors may have
@@ -76,6 +76,7 @@ CLAUSES: dict[str, str] = {
     "dtype": "type of x: dtype=bf16, dtype=fp16+bf16",
     "weight_dtype": "type of weight and bias: weight_dtype=x is that of x, weight_dtype=fp32",
     "other_dtype": "type of cos and sin, or of scale and shift: other_dtype=x is that of x, other_dtype=fp32",
+    "residual_dtype": "type of a forward's residual: residual_dtype=x is that of x, residual_dtype=fp32",
     "contiguous": "tensors are contiguous: all, or some: contiguous=x+dy",
     "unit_stride": "neighbours in the last dimension are neighbours in memory: all tensors, or unit_stride=x",
     "aligned": "tensors begin at a multiple of 16 bytes: all, or aligned=x",
@@ -166,6 +167,8 @@ def applies(name: str, op: Op) -> bool:
         return any(tensor.extent == "position" for tensor in op.inputs)
     if name == "other_dtype":
         return bool(op.other_inputs)
+    if name == "residual_dtype":
+        return op.takes_residual
     return name in inputs if name in ("weight", "bias", "dresidual_out") else True
 
 

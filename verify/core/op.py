@@ -17,8 +17,8 @@ class Tensor:
     `extent` is its shape: "data" that of x, "affine" that of weight, "sample" a row of weight's shape for each sample
     or token (`CaseSpec.modulation`), "position" R/2 numbers for each token, which its heads share, "statistic" one
     value a row or group, "block" one a block of a row that has a scale of its own (M, K), "one" a single value. `dtype`
-    is its type: "x" that of x, "weight" that of weight, "other" that of cos and sin, of scale and shift, or the name
-    of a type. A tensor of role "state" is changed in
+    is its type: "x" that of x, "weight" that of weight, "other" that of cos and sin, of scale and shift, "residual"
+    that of a forward's residual and residual_out, or the name of a type. A tensor of role "state" is changed in
     place, and is the output of the same name. Values of a `positive` one are above 0.
     """
 
@@ -29,6 +29,7 @@ class Tensor:
         "x",
         "weight",
         "other",
+        "residual",
         "float32",
         "bool",
         "float8_e4m3fn",
@@ -40,10 +41,12 @@ class Tensor:
     optional: bool = False
     positive: bool = False
 
-    def among(self, dtype: str, weight_dtype: str | None, other_dtype: str | None = None) -> str:
-        """Return its type, given those of x, of weight, and of cos and the like; None stands for that of x."""
-        types = {"x": dtype, "weight": weight_dtype or dtype, "other": other_dtype or dtype}
-        return types.get(self.dtype, self.dtype)
+    def among(
+        self, dtype: str, weight_dtype: str | None, other_dtype: str | None = None, residual_dtype: str | None = None
+    ) -> str:
+        """Return its type, given those of x, weight, cos and the like, and residual; None stands for that of x."""
+        beside_x = {"x": None, "weight": weight_dtype, "other": other_dtype, "residual": residual_dtype}
+        return (beside_x[self.dtype] or dtype) if self.dtype in beside_x else self.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,11 @@ class Op:
     def other_inputs(self) -> tuple[str, ...]:
         """The names of the inputs whose type is `CaseSpec.other_dtype`: cos and sin, or scale and shift."""
         return tuple(tensor.name for tensor in self.inputs if tensor.dtype == "other")
+
+    @property
+    def takes_residual(self) -> bool:
+        """Whether it has a residual whose type is `CaseSpec.residual_dtype`: a forward of a fused addition."""
+        return any(tensor.dtype == "residual" for tensor in self.inputs)
 
     @property
     def stage_inputs(self) -> tuple[str, ...]:

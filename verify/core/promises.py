@@ -61,34 +61,42 @@ def _lost_below(form: Format) -> float:
 
 
 def output_dtype(
-    tensor: Tensor, contract: Contract, dtype: str, weight_dtype: str | None = None, other_dtype: str | None = None
+    tensor: Tensor,
+    contract: Contract,
+    dtype: str,
+    weight_dtype: str | None = None,
+    other_dtype: str | None = None,
+    residual_dtype: str | None = None,
 ) -> str:
-    """Return the type of an output, given the types of x, of weight, and of cos and the like."""
+    """Return the type of an output, given the types of x, of weight, of cos and the like, and of residual."""
     if tensor.extent == "statistic" and tensor.dtype == "float32":
         return dtype if contract.stats == "x" else contract.stats
     output = contract.output
     if output == "promoted":  # x and a weight of another 16-bit type make y float32
-        alike = {weight_dtype, other_dtype} <= {None, dtype}
+        alike = {weight_dtype, other_dtype, residual_dtype} <= {None, dtype}
         output = "float32" if tensor.name == "y" and not alike else None
     promised = {"y": output, "dx": output, "dresidual": output}
     if tensor.dtype == "weight" and tensor.name.startswith("d"):
         promised[tensor.name] = contract.weight_grad
-    return promised.get(tensor.name) or tensor.among(dtype, weight_dtype, other_dtype)
+    return promised.get(tensor.name) or tensor.among(dtype, weight_dtype, other_dtype, residual_dtype)
 
 
 def promoted(expected: Truths, got: str | None, contract: Contract, spec: CaseSpec) -> Truths:
     """Return the truths with y's in the type that a kernel's y has, where that is right too, else as they are.
 
-    Beside cos or a scale in float32 a kernel may keep the type of x, or return what torch promotes the two types to.
+    Beside cos, a scale or a residual in float32 a kernel may keep the type of x, or return what torch promotes to.
     """
-    if got is None or got != spec.other_dtype or contract.output is not None:
+    if got is None or got not in (spec.other_dtype, spec.residual_dtype) or contract.output is not None:
         return expected
     y = expected.get("y")
     return expected if y is None or y.dtype != spec.dtype else {**expected, "y": replace(y, dtype=got)}
 
 
-def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:
-    """Return what a reference may ask of a contract: how a fused sum is rounded, and the range of a quantized y."""
-    rounded = FORMATS[dtype].round if contract.residual == "rounded" else None
+def roundings(contract: Contract, summed: str, output: str) -> dict[str, Any]:
+    """Return what a reference may ask of a contract: how a fused sum is rounded, and the range of a quantized y.
+
+    They have the types `summed` and `output`.
+    """
+    rounded = FORMATS[summed].round if contract.residual == "rounded" else None
     largest = np.inf if contract.saturate == "overflow" else FORMATS[output].largest
     return {"rounded": rounded, "largest": largest, "scale_floor": contract.scale_floor, "e8m0": contract.e8m0}

@@ -61,7 +61,7 @@ def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
 def refuse_nonsense(spec: CaseSpec) -> None:
     """Raise UsageError if a value of the case is impossible for its field, whatever the operator."""
     one_of("dtype", spec.dtype, FLOATS)
-    for dtype in (spec.weight_dtype, spec.other_dtype):
+    for dtype in (spec.weight_dtype, spec.other_dtype, spec.residual_dtype):
         one_of("dtype", dtype or spec.dtype, FLOATS)
     one_of("data family", spec.data, FAMILIES)
     one_of("dy_data", spec.dy_data, COTANGENTS)

@@ -86,8 +86,8 @@ class CaseSpec:
         or in all of the middle row ("row").
     x_layout, dy_layout, … : how this tensor lies in memory; each tensor has such a field.
     alias : two inputs that are one tensor, such as "x:residual": the first. It has no effect beside a special value,
-        on an input that is None, or on one that the kernel may overwrite. Those of "x+gate" are the chunks of one
-        tensor, `t.chunk(2, -1)`, where both are "row_strided" and have rows of whole vectors.
+        on an input that is None, on one that the kernel may overwrite, or on two types. Those of "x+gate" are the
+        chunks of one tensor, `t.chunk(2, -1)`, where both are "row_strided" and have rows of whole vectors.
     weight, bias, dresidual_out : whether the kernel gets this input; it is None otherwise.
     weight_offset : what is added to weight, for example 1 in Gemma's RMSNorm and NeMo's LayerNorm1P.
     weight_data : the data of weight + weight_offset: "zero" or "one" in all or some elements. "initial" is 1, with a
@@ -100,6 +100,7 @@ class CaseSpec:
     rotary : the part of a row that a rotation turns: "full" (less one element of an odd length), its first "half" or
         "quarter".
     other_dtype : the type of cos and sin, and of scale and shift of a modulation; None: that of x.
+    residual_dtype : the type of a forward's residual and residual_out: float32 beside an x of 16 bits; None: that of x.
     variance_size : a partial RMSNorm takes the mean of this many first squares of a row, or of all where there are
         fewer. None: half of a row.
     dropout_p : a dropout keeps each element with probability 1 − dropout_p.
@@ -162,6 +163,7 @@ class CaseSpec:
     modulation: Literal["sample", "token"] = "sample"
     rotary: Literal["full", "half", "quarter"] = "full"
     other_dtype: str | None = None
+    residual_dtype: str | None = None
     variance_size: Positive | None = None
     dropout_p: Annotated[float, Interval(ge=0, le=1 - 2**-10)] = 0.1
     frozen: tuple[str, ...] = ()

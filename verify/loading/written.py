@@ -24,7 +24,9 @@ def blank(name: str, op: Op, contract: Contract, given: Mapping[str, Any]) -> Te
     if like is None:
         return None
     parameter = dtype_name(like) if tensor.extent == "affine" else None
-    dtype = output_dtype(tensor, contract, dtype_name(x), parameter)
+    residual = given.get("residual")
+    of_residual = None if residual is None else dtype_name(residual)
+    dtype = output_dtype(tensor, contract, dtype_name(x), parameter, residual_dtype=of_residual)
     shape = _shape(tensor, op, x, like, given)
     if dtype == "float4_e2m1fn":  # two numbers a byte
         shape = (*shape[:-1], -(-shape[-1] // 2))

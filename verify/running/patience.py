@@ -41,7 +41,9 @@ def of_case(timeout: float | None, device: str, elements: int) -> float:
 
 def types(spec: CaseSpec) -> str:
     """Return the types for which a kernel is compiled in a case."""
-    return ", ".join([spec.dtype, spec.weight_dtype or spec.dtype, *([spec.other_dtype] if spec.other_dtype else [])])
+    others = [spec.other_dtype] if spec.other_dtype else []
+    residual = [f"residual {spec.residual_dtype}"] if spec.residual_dtype else []
+    return ", ".join([spec.dtype, spec.weight_dtype or spec.dtype, *others, *residual])
 
 
 class LostError(Exception):

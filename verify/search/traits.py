@@ -174,6 +174,10 @@ def _other_like_x(spec: CaseSpec, op: Op) -> bool:
     return spec.other_dtype in (None, spec.dtype)
 
 
+def _residual_like_x(spec: CaseSpec, op: Op) -> bool:
+    return spec.residual_dtype in (None, spec.dtype)
+
+
 def _wide_weight(spec: CaseSpec, op: Op) -> bool:
     return FORMATS[_affine_dtype(spec, op) or spec.dtype].u <= FORMATS[spec.dtype].u
 
@@ -210,6 +214,7 @@ TRAITS = (
     Trait("dtype", "a weight no narrower than x", "weight_dtype=x+float32", _wide_weight, "yes"),
     Trait("dtype", "a weight of {}", "weight_dtype", _affine_dtype),
     Trait("dtype", "cos and sin, or scale and shift, of x's type", "other_dtype=x", _other_like_x, "yes"),
+    Trait("dtype", "a residual of x's type", "residual_dtype=x", _residual_like_x, "yes"),
     Trait("layout", "contiguous x", "contiguous=x+residual_out", _contiguous("x", "residual_out"), "yes"),
     Trait("layout", "contiguous dy", "contiguous=dy", _contiguous("dy"), "yes"),
     Trait("layout", "contiguous weights", "contiguous=weight+bias", _contiguous("weight", "bias"), "yes"),

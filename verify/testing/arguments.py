@@ -171,6 +171,8 @@ def _spec(op: Op, given: Mapping[str, Values], attributes: Mapping[str, Any]) ->
     if other not in KERNEL_DTYPES:
         raise UsageError(f"{op.other_inputs[0]}: expected {alternatives(KERNEL_DTYPES)}, got {other}")
     flags["other_dtype"] = None if other == x.dtype else other
+    if op.takes_residual and "residual" in given and given["residual"].dtype == "float32" != x.dtype:
+        flags["residual_dtype"] = "float32"
     spec = CaseSpec(shape, x.dtype, None if kind == x.dtype else kind, rank, further=(), **flags, **own)
     channels, groups = shape[min(1, len(shape) - 1)], spec.num_groups
     if groups and channels % groups:
@@ -209,7 +211,8 @@ def _refuse_unlike(tensor: Tensor, one: Values, spec: CaseSpec, op: Op) -> None:
             raise UsageError(f"{name}: expected the shape {want}, got {shape}")
     kind = geometry.input_dtype(tensor, spec)
     if tensor.extent in ("data", "affine", "sample", "position") and one.dtype != kind:
-        whose = {"x": ", the type of x", "weight": ", the type of the weight"}.get(tensor.dtype, "")
+        of_x = ", the type of x"
+        whose = {"x": of_x, "residual": of_x, "weight": ", the type of the weight"}.get(tensor.dtype, "")
         raise UsageError(f"{name}: expected {kind}{whose}, got {one.dtype}")
 
 

@@ -135,5 +135,6 @@ def _case(call: Call) -> str:
     words = [f"{call.op.name}, x {'×'.join(map(str, spec.shape))} {spec.dtype}"]
     words += [f"weight {spec.weight_dtype}"] * (spec.weight_dtype is not None)
     words += [f"{name} {spec.other_dtype}" for name in call.op.other_inputs[:1] if spec.other_dtype is not None]
+    words += [f"residual {spec.residual_dtype}"] * (spec.residual_dtype is not None)
     words += [f"{name} {getattr(spec, name)}" for name in call.op.attrs if name != "normalized_shape"]
     return ", ".join(words)

@@ -178,6 +178,21 @@ def test_weights_of_another_type(dtype, weights, other):
     assert ({"weight_dtype": other}, "weights of another type") in changes
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype", "residual", "other"),
+    [
+        ("add_rmsnorm_fwd", "float16", None, ["float32"]),
+        ("add_rmsnorm_fwd", "bfloat16", "float32", [None]),
+        ("add_rmsnorm_fwd", "float32", None, []),
+        ("add_rmsnorm_bwd", "float16", None, []),
+        ("rmsnorm_fwd", "float16", None, []),
+    ],
+)
+def test_a_residual_of_another_type(op, dtype, residual, other):
+    changes = options._changes(replace(SPEC, dtype=dtype, residual_dtype=residual), OPS[op])
+    assert [change["residual_dtype"] for change, _ in changes if "residual_dtype" in change] == other
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("shape", [(0, 6, 4), (2, 1)])

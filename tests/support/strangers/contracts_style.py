@@ -17,7 +17,7 @@ def fused_add_rms_norm(input, residual, weight, epsilon):
 
 def rounded_sum_fwd(x, residual, weight, eps):
     """Normalizes the sum as it returns it."""
-    summed = (x.float() + residual.float()).to(x.dtype)
+    summed = (x.float() + residual.float()).to(residual.dtype)
     scaled = _normal(summed.float(), eps)
     return (scaled if weight is None else scaled * weight.float()).to(x.dtype), summed
 

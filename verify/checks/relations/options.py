@@ -50,6 +50,8 @@ def _changes(spec: CaseSpec, op: Op) -> Iterator[tuple[dict[str, Any], str]]:
             {"other_dtype": None if spec.other_dtype else "float32"},
             f"{' and '.join(op.other_inputs)} of another type",
         )
+    if op.takes_residual and spec.dtype != "float32":
+        yield {"residual_dtype": None if spec.residual_dtype else "float32"}, "a residual of another type"
     for tensor in op.inputs:
         if tensor.extent not in ("data", "affine", "sample"):
             continue

@@ -79,7 +79,7 @@ def stage_inputs(run: Run) -> dict[str, Any]:
         y = promises.output_dtype(
             case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype, case.spec.other_dtype
         )
-        inputs |= promises.roundings(contract, case.spec.dtype, y)
+        inputs |= promises.roundings(contract, geometry.sum_dtype(case.spec), y)
     return inputs
 
 
@@ -120,7 +120,7 @@ def normalized(run: Run) -> Array:
         return x if run.case.op.chain is None else run.case.op.chain.given(x, exact)
     h = summand(run.case) + residual
     rounded = run.kernel.contract.residual == "rounded"
-    return FORMATS[run.case.spec.dtype].round(h) if rounded else nearest(h, arithmetic_of(run))
+    return FORMATS[geometry.sum_dtype(run.case.spec)].round(h) if rounded else nearest(h, arithmetic_of(run))
 
 
 def norm(run: Run) -> Norm:
@@ -146,7 +146,7 @@ def stages(run: Run) -> Stages:
     case, n, a = run.case, norm(run), arithmetic_of(run)
     e = statistics_rounding.saved_error(n, a)
     if case.exact.get("residual") is not None:  # a kernel may keep more of the sum than it promises
-        lost = FORMATS[case.spec.dtype].u * (np.abs(n.x) + np.abs(n.x).max(initial=0.0))
+        lost = FORMATS[geometry.sum_dtype(case.spec)].u * (np.abs(n.x) + np.abs(n.x).max(initial=0.0))
         if case.op.dropout is not None:  # … and is off by the dropout's own roundings
             lost = lost + case.op.chain.summand({**case.arguments, **case.exact}, a).delta.reshape(n.view.shape)
     else:
