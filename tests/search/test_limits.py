@@ -204,6 +204,19 @@ def test_a_limit_of_rotations_alone():
     assert stated(kernel, raised[1:], [*ran, raised[0].spec]) == {}
 
 
+def test_a_limit_of_fused_additions_alone():
+    kernel = Kernel("k", "add_rmsnorm_fwd", run=lambda x: x)
+    table = corners.corners(OPS[kernel.op], ("float32", "bfloat16", "float16"))
+    error = TypeError("residual: expected the dtype of x, got torch.float32")
+    refused = [spec for spec in table if spec.residual_dtype == "float32"]
+    raised = [Raised(spec, f"TypeError: {error}", kinds(error, on_cpu=True)) for spec in refused]
+    ran = [spec for spec in table if spec not in refused]
+    (limit,) = stated(kernel, raised, ran).values()
+    assert "it takes a residual of x's type only" in limit
+    assert "--only residual_dtype=x" in limit
+    assert stated(kernel, raised[1:], [*ran, raised[0].spec]) == {}
+
+
 def test_a_limit_of_partial_norms_alone():
     kernel = Kernel("k", "partial_rmsnorm_fwd", run=lambda x: x)
     table = [CaseSpec((3, n), variance_size=k) for n in (1, 2, 9, 40, 64) for k in (None, 1, 7, 2**20)]
