@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from verify_norm.checks import autograd, calls, modes
+from verify_norm.checks import autograd, calls
+from verify_norm.checks.relations import mode_table
 from verify_norm.core import ways
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import FURTHER, CaseSpec
@@ -20,13 +21,13 @@ def test_the_examples_in_its_documentation():
 
 
 def test_each_way_has_a_function_and_each_field_a_check():
-    assert set(modes.MODES) == set(ways.WAYS["mode"])
+    assert set(mode_table.MODES) == set(ways.WAYS["mode"])
     assert set(calls.CALLS) == set(ways.WAYS["call"])
     assert set(autograd.WAYS) == set(ways.WAYS["autograd"])
-    assert {mode.words for mode in modes.BARE} == set(ways.EXPENSIVE) & set(ways.WAYS["mode"])
+    assert {mode.words for mode in mode_table.BARE} == set(ways.EXPENSIVE) & set(ways.WAYS["mode"])
     assert set(ways.EXPENSIVE) <= {*ways.WAYS["mode"], *ways.WAYS["effect"]}
-    assert not set(ways.OLD_NAMES) & set(modes.MODES)
-    assert set(ways.OLD_NAMES.values()) <= set(modes.MODES)
+    assert not set(ways.OLD_NAMES) & set(mode_table.MODES)
+    assert set(ways.OLD_NAMES.values()) <= set(mode_table.MODES)
     assert set(ways.CHECKS.values()) <= set(FURTHER)
     assert list(ways.CHECKS) == list(ways.WAYS)
 

@@ -96,6 +96,9 @@ def test_a_gradient_of_nan_is_wrong_and_what_is_not_judged_is_not():
         return Comparison("d", "dx", np.ones(1), np.array([right]), np.array([tolerance]), np.ones(1), "row")
 
     assert comparison(math.nan, 1.0).ratio == math.inf
+    lost = replace(comparison(1.0, 1.0), left=np.array([math.nan]))
+    assert lost.ratio == math.inf
+    assert replace(lost, right=lost.left).ratio == 0, "another check says what is right"
     assert comparison(5.0, math.inf).ratio == 0
     assert comparison(5.0, math.inf).judged == 0
     assert comparison(5.0, math.inf).power == math.inf

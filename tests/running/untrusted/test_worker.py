@@ -18,7 +18,7 @@ from verify_norm.running.untrusted import wire, worker
 from verify_norm.running.untrusted.arena import Arena
 
 TAKES = ("x", "weight", "eps", "weight_offset", "normalized_shape")  # it gets what it may need
-BACKWARD = ("dy", "x", "weight", "bias", "mean", "rstd", "eps", "normalized_shape")
+BACKWARD = ("dy", "x", "weight", "bias", "mean", "rstd", "eps", "weight_offset", "normalized_shape")
 FILE = """
 import os
 

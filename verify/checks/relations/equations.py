@@ -26,12 +26,13 @@ class Equation:
 
     @property
     def ratio(self) -> Array:
-        """|left − right| / tolerance, inf where a number is missing or a tolerance of 0 is exceeded.
+        """|left − right| / tolerance, inf where one number is missing or a tolerance of 0 is exceeded.
 
-        Equal infinities agree: whether they are right is a question of another check.
+        Equal infinities agree, as do two NaN: whether they are right is a question of another check.
         """
+        same = (self.left == self.right) | (np.isnan(self.left) & np.isnan(self.right))
         with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = np.where(self.left == self.right, 0.0, np.abs(self.left - self.right) / self.tolerance)
+            ratio = np.where(same, 0.0, np.abs(self.left - self.right) / self.tolerance)
         return np.where(np.isfinite(self.tolerance), np.where(np.isnan(ratio), np.inf, ratio), 0.0)
 
 
