@@ -438,6 +438,7 @@ def test_a_residual_in_float32_is_among_the_first_cases_of_narrow_types():
         assert {(s.dtype, s.residual_dtype) for s in first if s.dtype != "float32"} == {
             (dtype, other) for dtype in ("float16", "bfloat16") for other in (None, "float32")
         }
+        assert all(spec.residual_dtype is None for spec in first if spec.dtype == "float32")
     for op in ("add_rmsnorm_bwd", "rmsnorm_fwd"):
         assert all(spec.residual_dtype is None for spec in corners.corners(OPS[op], DTYPES))
 

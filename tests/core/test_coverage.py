@@ -63,6 +63,7 @@ def test_the_type_of_a_residual_if_it_is_not_that_of_x():
     spec = CaseSpec((2, 8), "bfloat16", residual_dtype="float32", other_dtype="float16")
     assert Seen.of(spec, OPS["add_rmsnorm_fwd"]).others == {"float32": 1}
     assert Seen.of(replace(spec, residual_dtype=None), OPS["add_rmsnorm_fwd"]).others == {}
+    assert Seen.of(spec, OPS["rmsnorm_fwd"]).others == {}
     assert Seen.of(spec, OPS["add | rmsnorm | modulate_fwd"]).others == {"float16": 1, "float32": 1}
 
 

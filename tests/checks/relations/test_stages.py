@@ -81,6 +81,9 @@ def test_a_fused_sum_is_kept_as_the_contract_says():
     rounded = normalized(kept["rounded"])
     assert (np.abs(rounded - h) <= 2.0**-8 * np.abs(h)).all()
     assert (rounded != h).any()
+    stream = run_of(lambda x: x, replace(spec, residual_dtype="float32"), "add_rmsnorm_fwd", residual="rounded")
+    exact = stream.case.exact
+    assert (normalized(stream) == (exact["x"] + exact["residual"]).astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("name", ["dx", "dweight", "dbias"])
@@ -245,18 +248,20 @@ def test_stages_have_their_own_inputs(op, names):
 
 
 @pytest.mark.parametrize(
-    ("contract", "weight_dtype", "promised"),
+    ("contract", "types", "promised"),
     [
-        ({}, None, {"rounded": None, "largest": 448.0}),
-        ({"output": "float8_e5m2"}, None, {"largest": 57344.0}),
-        ({"output": "promoted"}, "float16", {"largest": 448.0}),
-        ({"output": "promoted"}, "float32", {"largest": FORMATS["float32"].largest}),
-        ({"saturate": "overflow"}, None, {"largest": np.inf}),
-        ({"residual": "rounded"}, None, {"rounded": FORMATS["float16"].round}),
+        ({}, {}, {"rounded": None, "largest": 448.0}),
+        ({"output": "float8_e5m2"}, {}, {"largest": 57344.0}),
+        ({"output": "promoted"}, {"weight_dtype": "float16"}, {"largest": 448.0}),
+        ({"output": "promoted"}, {"weight_dtype": "float32"}, {"largest": FORMATS["float32"].largest}),
+        ({"output": "promoted"}, {"residual_dtype": "float32"}, {"largest": FORMATS["float32"].largest}),
+        ({"saturate": "overflow"}, {}, {"largest": np.inf}),
+        ({"residual": "rounded"}, {}, {"rounded": FORMATS["float16"].round}),
+        ({"residual": "rounded"}, {"residual_dtype": "float32"}, {"rounded": FORMATS["float32"].round}),
     ],
 )
-def test_a_stage_that_quantizes_is_told_what_the_contract_says_of_it(contract, weight_dtype, promised):
-    spec = CaseSpec((4, 256), "float16", weight_dtype=weight_dtype)
+def test_a_stage_that_quantizes_is_told_what_the_contract_says_of_it(contract, types, promised):
+    spec = CaseSpec((4, 256), "float16", **types)
     values = {"x": np.ones((4, 256)), "weight": np.ones(256)}
     own = stage_inputs(at("add_rmsnorm_quant_group_fwd", spec, Contract(**contract), **values))
     assert {name: own[name] for name in promised} == promised
@@ -278,6 +283,10 @@ def test_more_of_a_sum_may_be_kept_than_is_promised():
     plain = stages(as_expected(case_of(spec, "rmsnorm_fwd", x=x)))
     for more in (s.largest - plain.largest, s.z.magnitude - plain.z.magnitude):
         np.testing.assert_allclose(more[:, 0], [2 * (1 + 3) * u, 2 * (3 + 3) * u / 3, 8 * u, 8 * u], rtol=1e-4)
+    stream = case_of(replace(spec, residual_dtype="float32"), "add_rmsnorm_fwd", x=x, residual=0 * x)
+    more = stages(as_expected(stream)).largest - plain.largest  # the sum has the type of residual
+    assert (more > 0).all()
+    assert (more < 2.0**-20).all()
 
 
 def test_the_largest_xhat_has_the_errors_of_its_row_and_those_of_what_is_normalized():

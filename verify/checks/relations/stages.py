@@ -76,9 +76,8 @@ def stage_inputs(run: Run) -> dict[str, Any]:
     if case.op.dropout is not None:
         inputs |= {name: case.arguments[name] for name in case.op.dropout.options}
     if case.op.quantizer is not None:
-        y = promises.output_dtype(
-            case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype, case.spec.other_dtype
-        )
+        beside_x = case.spec.weight_dtype, case.spec.other_dtype, case.spec.residual_dtype
+        y = promises.output_dtype(case.op.outputs[0], contract, case.spec.dtype, *beside_x)
         inputs |= promises.roundings(contract, geometry.sum_dtype(case.spec), y)
     return inputs
 
