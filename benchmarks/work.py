@@ -65,7 +65,8 @@ class Work:
     def size(self) -> int:
         """The bytes that the work must move: every tensor of the size of x, read or written once."""
         op, of_x = OPS[self.op], TORCH_TYPES[self.dtype].itemsize
-        sizes = [of_x if t.dtype == "x" else 1 for t in (*op.inputs, *op.outputs) if t.extent == "data"]
+        like_x = ("x", "residual")
+        sizes = [of_x if t.dtype in like_x else 1 for t in (*op.inputs, *op.outputs) if t.extent == "data"]
         return sum(sizes) * prod(self.shape)
 
 

@@ -35,11 +35,17 @@ def shape(tensor: Tensor, op: Op) -> str:
 
 
 def dtype(tensor: Tensor) -> str:
-    """Return the type of an operator's tensor in words, as the strict contract has it."""
+    """Return the type of an operator's tensor in words, as the strict contract has it.
+
+    >>> [dtype(tensor) for tensor in (OPS["add_rmsnorm_fwd"].inputs[1], OPS["add_rmsnorm_fwd"].outputs[1])]
+    ['as x, or float32', 'as residual']
+    """
     if tensor.dtype == "weight":
         return "as the parameter" if tensor.role == "output" else "as x, or another one"
     if tensor.dtype == "other":
         return f"as {tensor.name.removeprefix('d')}" if tensor.role == "output" else "as x, or float32"
+    if tensor.dtype == "residual":
+        return "as residual" if tensor.role == "output" else "as x, or float32"
     return "as x" if tensor.dtype == "x" else tensor.dtype
 
 
