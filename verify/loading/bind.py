@@ -164,7 +164,9 @@ def bind(
             arguments += [Argument(p.name, None, p.default, in_order)] * in_order
             kept += [(p.name, f"it keeps its default {p.default!r:.60}")] * (p.default is not None)
     if len(unknown) == 1 and "x" in {*offered}.difference(_taken(arguments)) and unknown != ["self"]:
-        named_x = replace(candidate, option=replace(candidate.option, names={**candidate.option.names, "x": unknown[0]}))
+        named_x = replace(
+            candidate, option=replace(candidate.option, names={**candidate.option.names, "x": unknown[0]})
+        )
         return bind(named_x, parameters, offered, outputs=outputs, positional=positional, elsewhere=elsewhere)
     if unknown:
         raise _unknown(candidate, unknown, offered, _taken(arguments), method=parameters[0].name == "self")
