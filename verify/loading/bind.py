@@ -121,11 +121,11 @@ def bind(
 ) -> Binding:
     """Return how to call a callable of these `parameters` with what is `offered`, and `outputs` to write into.
 
-    A parameter that fits nothing keeps its default; so does an output or a size with a default that is no size. The only
-    one without a default that fits nothing is x, if nothing else is: a kernel needs an x.
-    `positional` gives all arguments in order, as autograd.Function.apply takes them. `elsewhere` names what the other
-    part of a module takes: its constructor, if this is its forward pass, or the reverse. *args and **kwargs get no
-    weight_offset of LayerNorm, for which few functions have an argument.
+    A parameter that fits nothing keeps its default; so does an output or a size with a default that is no size. The
+    only one without a default that fits nothing is x, if nothing else is: a kernel needs an x. `positional` gives all
+    arguments in order, as autograd.Function.apply takes them. `elsewhere` names what the other part of a module takes:
+    its constructor, if this is its forward pass, or the reverse. *args and **kwargs get no weight_offset of LayerNorm,
+    for which few functions have an argument.
 
     Raises UsageError: a parameter without a default fits nothing, or part of the --bind option does.
     """
