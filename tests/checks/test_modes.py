@@ -673,6 +673,18 @@ def test_gradients_of_a_forward_in_a_mode(way):
     assert all(said(kernel, mode) == {} for mode in DIFFERENTIABLE)
 
 
+def test_a_tensor_without_a_dtype_is_named_where_torch_has_another_default_type():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        held = torch.zeros(rstd.shape)  # float64 there: its first bytes get the bits of float32
+        held.view(torch.float32).view(-1)[: rstd.numel()] = rstd.view(-1)
+        return y, mean, held
+
+    found = said(layernorm_fwd, "with float64 as torch's default type")
+    assert set(found) == {"rstd"}
+    assert found["rstd"].endswith("; a tensor that is made without a dtype has that type")
+
+
 SETTINGS = {
     "with deterministic algorithms": torch.are_deterministic_algorithms_enabled,
     "with other numbers of threads of torch": lambda: torch.get_num_threads() > 1,

@@ -45,6 +45,15 @@ def test_what_the_operator_does_not_have_is_none_where_its_name_is_known():
         bound(lambda x, weight, rotary: x, op=op)
 
 
+def test_the_only_argument_that_fits_nothing_is_x_where_nothing_else_is():
+    assert called(lambda act, weight, bias, eps: (act, weight)) == ("<x>", "<weight>")
+    assert called(lambda dy, act, weight, rstd: (dy, act), op=OPS["rmsnorm_bwd"]) == ("<dy>", "<x>")
+    assert called(lambda act, /, weight: (act, weight)) == ("<x>", "<weight>")
+    for function in (lambda x, weight, rotary: x, lambda act, rotary, weight: act):
+        with pytest.raises(UsageError, match="unknown argument"):
+            bound(function)
+
+
 @pytest.mark.parametrize(
     ("names", "op", "ours"),
     [

@@ -37,6 +37,7 @@ from verify_norm.running.surroundings import changed
 
 NARROW = "bfloat16"  # what autocast may round to
 SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
+UNTYPED = "; a tensor that is made without a dtype has that type"
 # What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward; a
 # tensor that a class of the kernel's, or the graph of its backward, holds beyond vmap. A mistake in Python is none.
 DECLINED = re.compile(
@@ -114,8 +115,9 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     if cast:
         yield from _cast(run, result)
     else:
-        compare = beyond if bounded else differences
-        yield from compare(run, result, ("as usual", str(mode)))
+        compare, why = beyond if bounded else differences, UNTYPED if mode is WIDER else ""
+        for difference in compare(run, result, ("as usual", str(mode))):
+            yield replace(difference, words=difference.words + why)
     yield from _changed_besides(run, mode, result, call)
     usual = {changed(effect) for effect in run.effects}
     for effect in dict.fromkeys(inside):

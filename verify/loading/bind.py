@@ -121,10 +121,11 @@ def bind(
 ) -> Binding:
     """Return how to call a callable of these `parameters` with what is `offered`, and `outputs` to write into.
 
-    A parameter that fits nothing keeps its default; so does an output or a size with a default that is no size.
-    `positional` gives all arguments in order, as autograd.Function.apply takes them. `elsewhere` names what the other
-    part of a module takes: its constructor, if this is its forward pass, or the reverse. *args and **kwargs get no
-    weight_offset of LayerNorm, for which few functions have an argument.
+    A parameter that fits nothing keeps its default; so does an output or a size with a default that is no size. The
+    only one without a default that fits nothing is x, if nothing else is: a kernel needs an x. `positional` gives all
+    arguments in order, as autograd.Function.apply takes them. `elsewhere` names what the other part of a module takes:
+    its constructor, if this is its forward pass, or the reverse. *args and **kwargs get no weight_offset of LayerNorm,
+    for which few functions have an argument.
 
     Raises UsageError: a parameter without a default fits nothing, or part of the --bind option does.
     """
@@ -162,6 +163,11 @@ def bind(
         else:
             arguments += [Argument(p.name, None, p.default, in_order)] * in_order
             kept += [(p.name, f"it keeps its default {p.default!r:.60}")] * (p.default is not None)
+    if len(unknown) == 1 and "x" in {*offered}.difference(_taken(arguments)) and unknown != ["self"]:
+        named_x = replace(
+            candidate, option=replace(candidate.option, names={**candidate.option.names, "x": unknown[0]})
+        )
+        return bind(named_x, parameters, offered, outputs=outputs, positional=positional, elsewhere=elsewhere)
     if unknown:
         raise _unknown(candidate, unknown, offered, _taken(arguments), method=parameters[0].name == "self")
     if not rest:
