@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from verify_norm.cases import covering, further_runs
-from verify_norm.cases.axes import OF_FEW_SHAPES, Axis, axes
+from verify_norm.cases.axes import OF_FEW_SHAPES, axes
+from verify_norm.cases.axis import Axis
 from verify_norm.cases.corners import corners
 from verify_norm.cases.covering import Pairs
 from verify_norm.core import ways

@@ -3,50 +3,24 @@
 `verify_norm.cases.covering` makes the cases in which any two values of different axes meet.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, get_args, get_type_hints
+from collections.abc import Callable, Iterable, Sequence
 
 from verify_norm.cases import further_runs, placement
-from verify_norm.cases.corner_lines import (
-    DROPOUTS,
-    FAINT,
-    LARGEST,
-    LONG,
-    OUTPUT_SCALES,
-    STATISTICS,
-    STRONG,
-    SUBNORMAL,
-    UNTRACKED,
-)
-from verify_norm.cases.corners import exponent, frozen_alike
+from verify_norm.cases.axes_of_values import of_values
+from verify_norm.cases.axis import Axis, Choices, of_classes, of_field
+from verify_norm.cases.corner_lines import STATISTICS, UNTRACKED
+from verify_norm.cases.corners import frozen_alike
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core import ways
-from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import ROTARY, shape_of
+from verify_norm.core.geometry import shape_of
 from verify_norm.core.layouts import aliases, chunks, layout_of, layouts_drawn, one_tensor
 from verify_norm.core.only import applies
 from verify_norm.core.op import Op, Tensor
-from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
-from verify_norm.core.specials import specials
+from verify_norm.core.spec import LAYOUTS, WEIGHTS, CaseSpec
 
-Read = Callable[[CaseSpec], str | None]
-Choices = Mapping[str, Sequence[Any]]  # by value
 EPS = Classes(
     "eps", (0.0, 1e-7, 1e-4, 0.1), ((0.0,), (1e-12, 3e-8), (1e-5, 1e-6, 1.5e-5), (1e-3, 1e-1, 2.0**-7), (1e3,))
 )
-OFFSET = Classes("|offset|", (0.0, 10.0, 100.0), ((0.0,), (1.0, -10.0), (100.0, -100.0), (1e4, -1e3)))
-MOMENTUM = Classes("momentum", (0.0, 0.99), ((0.0,), (0.1, 0.3, 1e-3, 0.9), (1.0,)))
-SCALES = {"usual x": 0, "small x": -8, "subnormal x": SUBNORMAL, "large x": 7, "largest x": LARGEST}
-DY_SCALES: dict[str, int | str] = {
-    "usual dy": 0,
-    "small dy": -12,
-    "faint dy": FAINT,
-    "large dy": 10,
-    "strong dy": STRONG,
-}
-MODULATIONS = get_args(get_type_hints(CaseSpec)["modulation"])
 WEIGHT_TYPES = ("float32", "float16", "bfloat16")
 OF_FEW_SHAPES = ("loose", "heads_first")  # layouts of the corners and of random cases, no axis
 MEETING = ("mode", "call", "autograd")  # fields whose ways meet types, shapes and options; those of others meet types
@@ -61,24 +35,6 @@ HIDING = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """One axis: its values by name, each with the `choices` that give it, of which a case takes one.
-
-    A choice is a number for an axis of the shape, else fields of a CaseSpec. Values of an axis that is not `free`
-    follow from those of others: their choice is a tuple of these. `read` returns the value of a case, None if the axis
-    does not apply to it. Values `of_memory` say where elements lie. Each value meets those of the axes `beside`, or of
-    all axes if that is empty.
-    """
-
-    name: str
-    choices: Choices
-    read: Read
-    of_memory: bool = False
-    beside: tuple[str, ...] = ()
-    free: bool = True
-
-
 def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False, gpu: bool = False) -> tuple[Axis, ...]:
     """Return the axes of an operator's cases, those of the shape first.
 
@@ -87,9 +43,9 @@ def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False, gpu: bool = Fal
     options = _options(op)
     inputs = frozen_alike(op) if frozen else ()
     if inputs:
-        options.append(_field("frozen", ((), *inputs)))
-    shape, type_of_x = _shape(op), _field("dtype", dtypes)
-    free = [*shape, type_of_x, *options, *_data(op), *_memory(op)]
+        options.append(of_field("frozen", ((), *inputs)))
+    shape, type_of_x = _shape(op), of_field("dtype", dtypes)
+    free = [*shape, type_of_x, *options, *of_values(op), *_memory(op)]
     checks = [_check_axis(name, free) for name in further_runs.checks(op)]
     of_ways = []
     for field, names in ways.offered(op, autograd=frozen, gpu=gpu).items():
@@ -115,21 +71,6 @@ def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
     if tensor.role != "cotangent":
         left_out.add("scalar")
     return tuple(layout for layout in LAYOUTS if layout not in left_out)
-
-
-def _field(field: str, values: Iterable[Any]) -> Axis:
-    """Return the axis of a field of CaseSpec, with a value for each of these."""
-    return Axis(field, {f"{field} {value}": [{field: value}] for value in values}, _reader(field))
-
-
-def _reader(field: str) -> Read:
-    return lambda spec: f"{field} {getattr(spec, field)}"
-
-
-def _classes(numbers: Classes, field: str) -> Axis:
-    """Return the axis of the classes of a field's magnitude."""
-    choices = {name: [{field: value} for value in examples] for name, examples in numbers.items()}
-    return Axis(numbers.of_what, choices, lambda spec: numbers.of(abs(getattr(spec, field))))
 
 
 def _shape(op: Op) -> list[Axis]:
@@ -161,27 +102,19 @@ def _options(op: Op) -> list[Axis]:
     names = {tensor.name for tensor in op.inputs}
     without = {} if op.user_defined else {"no weight": [{"weight": False}]}
     weights: Choices = without | {f"weight {data}": [{"weight_data": data}] for data in WEIGHTS}
-    types: Choices = {"weights of x's type": [{}]} | {f"{t} weights": [{"weight_dtype": t}] for t in WEIGHT_TYPES}
     result = [
-        _classes(EPS, "eps"),
+        of_classes(EPS, "eps"),
         Axis("weight", weights, lambda spec: f"weight {spec.weight_data}" if spec.weight else "no weight"),
-        Axis("type of weights", types, _type_of_weights),
+        _type_beside_x("weights", "weights", "weight_dtype", WEIGHT_TYPES),
     ]
     if applies("other_dtype", op):
-        result.append(
-            Axis(
-                "type of other inputs",
-                {"others of x's type": [{}], "float32 others": [{"other_dtype": "float32"}]},
-                _type_of_others,
-            )
-        )
-    if op.takes_residual:
-        residuals: Choices = {"residual of x's type": [{}], "float32 residual": [{"residual_dtype": "float32"}]}
-        result.append(Axis("type of residual", residuals, _type_of_residual))
+        result.append(_type_beside_x("other inputs", "others", "other_dtype"))
+    if applies("residual_dtype", op):
+        result.append(_type_beside_x("residual", "residual", "residual_dtype"))
     optional = ("dresidual_out",) if op.user_defined else ("bias", "dresidual_out")
-    result += [_field(name, (True, False)) for name in optional if name in names]
+    result += [of_field(name, (True, False)) for name in optional if name in names]
     if "weight_offset" in op.attrs:
-        result.append(_field("weight_offset", (0.0, 1.0)))
+        result.append(of_field("weight_offset", (0.0, 1.0)))
     if op.view == "channels":
         kinds = {(way["training"], way["running"]): name for name, way in STATISTICS.items()}
         choices = {name: [way] for name, way in STATISTICS.items()}
@@ -189,76 +122,15 @@ def _options(op: Op) -> list[Axis]:
     return result
 
 
-def _type_of_weights(spec: CaseSpec) -> str:
-    return "weights of x's type" if spec.weight_dtype in (None, spec.dtype) else f"{spec.weight_dtype} weights"
+def _type_beside_x(name: str, words: str, field: str, types: Iterable[str] = ("float32",)) -> Axis:
+    """Return the axis of the type of some tensors beside x, which these words name: that of x, or one of `types`."""
+    alike = f"{words} of x's type"
 
+    def read(spec: CaseSpec) -> str:
+        dtype = getattr(spec, field)
+        return alike if dtype in (None, spec.dtype) else f"{dtype} {words}"
 
-def _type_of_others(spec: CaseSpec) -> str:
-    return "others of x's type" if spec.other_dtype in (None, spec.dtype) else f"{spec.other_dtype} others"
-
-
-def _type_of_residual(spec: CaseSpec) -> str:
-    return "residual of x's type" if spec.residual_dtype in (None, spec.dtype) else f"{spec.residual_dtype} residual"
-
-
-def _data(op: Op) -> list[Axis]:
-    """Return the axes of values."""
-    scales = {name: [{"log2_scale": value}] for name, value in SCALES.items()}
-    result = [_field("data", FAMILIES), _classes(OFFSET, "offset"), Axis("scale of x", scales, _scale)]
-    result += [*_special(op), _field("poison", ("nan", "finite"))]
-    if op.forward:
-        scales = {name: [{"dy_log2_scale": value}] for name, value in DY_SCALES.items()}
-        result += [
-            _field("dy_data", COTANGENTS),
-            Axis("scale of dy", scales, lambda spec: _dy_scale(spec.dtype, spec.dy_log2_scale)),
-        ]
-    if "momentum" in op.attrs:
-        result.append(_classes(MOMENTUM, "momentum"))
-    if op.scaled:
-        result.append(_field("scale", OUTPUT_SCALES))
-    if any(tensor.extent == "sample" for tensor in op.inputs):
-        result.append(_field("modulation", MODULATIONS))
-    if "dropout_p" in op.attrs:
-        result.append(_field("dropout_p", DROPOUTS))
-    if "variance_size" in op.attrs:
-        parts = {None: "half of a row", 1: "its first element", LONG: "the whole row"}
-        choices = {words: [{"variance_size": size}] for size, words in parts.items()}
-        result.append(Axis("variance_size", choices, lambda spec: parts.get(spec.variance_size)))
-    if any(tensor.extent == "position" for tensor in op.inputs):
-        result.append(_field("rotary", ROTARY))
-    return result
-
-
-def _special(op: Op) -> list[Axis]:
-    """Return the axes of special values: which, in which input, and where. They meet types, sizes and each other."""
-    inputs = specials(op)
-    beside = ("dtype", "special", "special_in", "special_at", *(c.of_what for c in classes(op)))
-
-    def where(field: str, values: Iterable[str]) -> Axis:
-        axis = _field(field, values)
-        return replace(axis, beside=beside, read=lambda spec: axis.read(spec) if spec.special else None)
-
-    places = get_args(get_type_hints(CaseSpec)["special_at"])
-    return [
-        _field("special", (None, "nan", "inf", "-inf", "nan+inf")),
-        where("special_in", inputs),
-        where("special_at", places),
-    ]
-
-
-def _scale(spec: CaseSpec) -> str:
-    form, power = FORMATS[spec.dtype], spec.log2_scale
-    if power == 0:
-        return "usual x"
-    if power > 0:
-        return "largest x" if power >= form.emax else "large x"
-    return "subnormal x" if power <= form.emin else "small x"
-
-
-@cache
-def _dy_scale(dtype: str, log2_scale: int) -> str:
-    exponents = {name: exponent(value, dtype) for name, value in DY_SCALES.items()}
-    return min(exponents, key=lambda name: abs(exponents[name] - log2_scale))
+    return Axis(f"type of {name}", {alike: [{}]} | {f"{t} {words}": [{field: t}] for t in types}, read)
 
 
 def _memory(op: Op) -> list[Axis]:

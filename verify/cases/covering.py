@@ -16,7 +16,8 @@ from typing import TypeVar
 from zlib import crc32
 
 from verify_norm.cases import further_runs
-from verify_norm.cases.axes import HIDING, Axis, axes
+from verify_norm.cases.axes import HIDING, axes
+from verify_norm.cases.axis import Axis
 from verify_norm.cases.corners import scaled
 from verify_norm.cases.sizes import classes, shaped
 from verify_norm.core import ways

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from hypothesis import strategies as st
 
-from verify_norm.cases import axes, further_runs, values
+from verify_norm.cases import axes, axes_of_values, further_runs, values
 from verify_norm.cases.corner_lines import DROPOUTS, LONG, OUTPUT_SCALES, THIRD
 from verify_norm.cases.corners import freezable, most_of
 from verify_norm.core import geometry, only, ways
@@ -91,7 +91,7 @@ def specs(
     if "weight_offset" in op.attrs:
         options["weight_offset"] = choose((0.0, 1.0, THIRD, -0.25))
     if any(tensor.extent == "sample" for tensor in op.inputs):
-        options["modulation"] = choose(axes.MODULATIONS)
+        options["modulation"] = choose(axes_of_values.MODULATIONS)
         if len(shape) == 1 + ndim and choose((False, True)):
             shape = (1, *shape)  # rows are the tokens of one sample
     if only.applies("other_dtype", op) and dtype != "float32":
