@@ -171,8 +171,12 @@ def _dtype(tensor: Tensor, contract: Contract, spec: CaseSpec) -> str:
 
 def offer(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Any]:
     """Return the arguments that a reference may take: inputs, attributes, and how the contract rounds."""
-    first = _dtype(op.outputs[0], contract, spec)
-    return {**exact, **attributes(spec, op), **promises.roundings(contract, geometry.sum_dtype(spec), first)}
+    return {**exact, **attributes(spec, op), **roundings(spec, op, contract)}
+
+
+def roundings(spec: CaseSpec, op: Op, contract: Contract) -> dict[str, Any]:
+    """Return how the contract rounds a fused sum and the first output of a case, as `promises.roundings` does."""
+    return promises.roundings(contract, geometry.sum_dtype(spec), _dtype(op.outputs[0], contract, spec))
 
 
 def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:

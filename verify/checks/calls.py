@@ -32,7 +32,7 @@ FEWEST, MOST = 16, 100  # calls whose outputs are held
 KEPT = 2**5  # what is kept of a call shows by at least such a part of what its values change
 SECONDS = 0.05  # for them: a kernel that takes longer is called FEWEST times
 IN_THREAD = 3, 20  # calls of each thread, at least and at most
-CAPTURING = "captur"  # in the message of such an error
+CAPTURING = "captur"  # in the message of an error that another thread's capture of a CUDA graph causes
 SWITCH = 1e-6  # seconds after which Python turns to the other thread, also in the middle of a kernel
 
 
@@ -260,7 +260,7 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     except RuntimeError as error:
         if CAPTURING not in str(error):
             raise
-        return  # while a kernel captures a CUDA graph, calls of another thread fail, also this tool's
+        return  # they may be this tool's own calls
 
     def comparisons() -> Iterator[Iterator[Difference]]:
         for values, runs in zip(({}, other), of_threads, strict=True):

@@ -71,9 +71,9 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     kernel that torch.compile makes, since it makes another program for each. What Dynamo cannot trace runs as usual;
     what raises under vmap is refused. With float64 as torch's default type an output may be float64, and to raise is to
     refuse; where torch may multiply matrices in TF32, sums of products may be as coarse. Under autocast an output may
-    have another type: it must be within the bound of its type or of bfloat16, the coarser one. A call
-    leaves the settings of a mode as it found them, not as they usually are, and no hook on an argument. What gives
-    other bits in the usual mode too is left to `determinism`.
+    have another type: it must be within the bound of its type or of bfloat16, the coarser one. A call leaves
+    the settings of a mode as it found them, not as they usually are, and no hook on an argument. What gives other bits
+    in the usual mode too is left to `determinism`.
     """
     tried, differing = list[Tried](), list[Difference]()
     for mode in modes_of(run):

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from verify_norm.cases import make
 from verify_norm.checks.relations.equations import arithmetic_of
-from verify_norm.core import geometry, promises
+from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Run
 from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding, statistics_rounding
@@ -71,14 +72,12 @@ def exact_input(case: Case, name: str) -> Array:
 
 def stage_inputs(run: Run) -> dict[str, Any]:
     """Return what the stages of a case take beside z: their own inputs, and what the contract says of them."""
-    case, contract = run.case, run.kernel.contract
+    case = run.case
     inputs: dict[str, Any] = {name: exact_input(case, name) for name in case.op.stage_inputs}
     if case.op.dropout is not None:
         inputs |= {name: case.arguments[name] for name in case.op.dropout.options}
     if case.op.quantizer is not None:
-        beside_x = case.spec.weight_dtype, case.spec.other_dtype, case.spec.residual_dtype
-        y = promises.output_dtype(case.op.outputs[0], contract, case.spec.dtype, *beside_x)
-        inputs |= promises.roundings(contract, geometry.sum_dtype(case.spec), y)
+        inputs |= make.roundings(case.spec, case.op, run.kernel.contract)
     return inputs
 
 
