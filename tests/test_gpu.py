@@ -168,7 +168,8 @@ def test_inputs_that_arrive_late_change_no_bit_of_a_kernel_that_waits(name, monk
     kernel, arriving, seen = registry.load(name), delayed_inputs.arriving, []
     monkeypatch.setattr(delayed_inputs, "arriving", lambda case: (seen.append(case), arriving(case))[1])
     settings = Settings(device="cuda:0", examples=60, seconds=60.0, checks=("determinism",), isolate=False)
-    assert search(kernel, settings).ok
+    report = search(kernel, settings)  # a cold compiler may need more than the 60 s
+    assert report.findings == ()
     assert len(seen) > 10
 
 

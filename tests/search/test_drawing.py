@@ -145,10 +145,10 @@ def test_what_begins_in_large_cases_is_detected_there(changed, check):
 def test_a_right_kernel_passes_in_large_cases_and_one_that_is_slow_for_a_row_meets_none(pause):
     rows = []
 
-    def right(x, weight, bias, eps, normalized_shape):
+    def right(x, weight, bias, eps, weight_offset, normalized_shape):
         rows.append(x.numel() // max(torch.Size(normalized_shape).numel(), 1))
         pause(of_a_row * rows[-1])
-        return EXACT(x, weight, bias, eps, normalized_shape)
+        return EXACT(x, weight, bias, eps, normalized_shape, weight_offset)
 
     kernel = Kernel("k", "layernorm_fwd", run=right)
     options = Settings(("float32",), ("accuracy",), examples=80, seconds=60.0, isolate=False)

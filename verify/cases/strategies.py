@@ -16,7 +16,7 @@ from verify_norm.core import geometry, only, ways
 from verify_norm.core.geometry import differentiable, size, thawed
 from verify_norm.core.layouts import aliased, aliases, layouts_drawn
 from verify_norm.core.op import Op, Tensor
-from verify_norm.core.spec import LAYOUTS, CaseSpec
+from verify_norm.core.spec import LAYOUTS, CaseSpec, having
 
 # Row lengths: powers of two, their neighbours, odd numbers, tile edges, and hidden sizes of models.
 _LENGTHS = (
@@ -122,7 +122,7 @@ def specs(
         **options,
     )
     spec = geometry.needed(spec, op)
-    spec = replace(spec, **values.special(choose, spec, op))
+    spec = having(spec, values.special(choose, spec, op))
     if aliases(op):
         spec = aliased(replace(spec, alias=choose(("",) * 32 + aliases(op))), op)
     if batches := _batches(spec, op, 16 * elements, rows):

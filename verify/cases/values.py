@@ -15,7 +15,7 @@ from verify_norm.cases.corners import exponent
 from verify_norm.cases.make import POISONS
 from verify_norm.core.geometry import refusal
 from verify_norm.core.op import Op
-from verify_norm.core.spec import COTANGENTS, FAMILIES, WEIGHTS, CaseSpec
+from verify_norm.core.spec import COTANGENTS, FAMILIES, WEIGHTS, CaseSpec, having
 from verify_norm.core.specials import specials
 
 Choose = Callable[[Sequence[Any]], Any]  # one of some values, as Hypothesis draws it or a generator does
@@ -54,8 +54,10 @@ def special(choose: Choose, spec: CaseSpec, op: Op) -> dict[str, Any]:
     """Return a special value, its place and its input, in one case of nine; nothing where no input can hold it."""
     value = choose((None,) * 32 + ("nan", "inf", "-inf", "nan+inf"))
     at: dict[str, Any] = {"special": value, "special_at": choose(_PLACES)}
+    if value is None:
+        return {}
     able = [name for name in specials(op) if refusal(replace(spec, **at | {"special_in": name}), op) is None]
-    return {**at, "special_in": choose(able)} if value and able else {}
+    return {**at, "special_in": choose(able)} if able else {}
 
 
 def others(spec: CaseSpec, op: Op, numbers: Iterable[int]) -> Iterator[CaseSpec]:
@@ -65,4 +67,4 @@ def others(spec: CaseSpec, op: Op, numbers: Iterable[int]) -> Iterator[CaseSpec]
         fields = {**USUAL_PLACE, **NO_FURTHER_RUN, **chosen(rng.choice, op, spec.dtype)}
         fields |= {"seed": rng.randrange(SEEDS), "poison": rng.choice(tuple(POISONS))}
         other = replace(spec, **fields)
-        yield replace(other, **special(rng.choice, other, op))
+        yield having(other, special(rng.choice, other, op))

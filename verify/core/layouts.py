@@ -1,11 +1,11 @@
 """How a spec lays out an operator's inputs in memory, and which of them are one tensor, or its chunks."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from verify_norm.core.geometry import input_dtype, shape_of
 from verify_norm.core.op import Op, Tensor
-from verify_norm.core.spec import ALIASES, SHARED, Alias, CaseSpec
+from verify_norm.core.spec import ALIASES, SHARED, Alias, CaseSpec, having
 
 VECTOR = 8  # elements: of 16 bytes in a type of 16 bits
 CHUNKED = "row_strided"  # the layout of chunks: rows with gaps
@@ -65,7 +65,7 @@ def aliased(spec: CaseSpec, op: Op) -> CaseSpec:
     if pair is None:
         return spec
     layout = CHUNKED if "+" in spec.alias else layout_of(spec, pair[0])
-    return replace(spec, **{layout_field(name): layout for name in pair})  # type: ignore[arg-type]
+    return having(spec, {layout_field(name): layout for name in pair})
 
 
 def without_shared_memory(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:
@@ -75,7 +75,7 @@ def without_shared_memory(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:
     'contiguous'
     """
     shared = [layout_field(name) for name in written if layout_of(spec, name) in SHARED]
-    return replace(spec, **dict.fromkeys(shared, "contiguous"))  # type: ignore[arg-type]  # mypy sees no names
+    return having(spec, dict.fromkeys(shared, "contiguous"))
 
 
 def layout_of(spec: CaseSpec, name: str) -> str:

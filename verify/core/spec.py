@@ -1,7 +1,7 @@
 """A case as plain data, one line of JSON, and the words that its fields choose from."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Interval
 
@@ -178,3 +178,14 @@ class CaseSpec:
     series: str = ""
     variant: Annotated[int, Interval(ge=0)] = 0
     batch: Annotated[int, Interval(ge=0)] = 0
+
+
+def having(spec: CaseSpec, fields: dict[str, Any]) -> CaseSpec:
+    """Return the spec with these fields; the spec itself if it has them, since `replace` copies all of its fields.
+
+    >>> spec = CaseSpec((2, 3))
+    >>> having(spec, {"seed": 0}) is spec, having(spec, {"seed": 1}).seed
+    (True, 1)
+    """
+    other = {name: value for name, value in fields.items() if getattr(spec, name) != value}
+    return replace(spec, **other) if other else spec

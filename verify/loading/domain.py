@@ -16,7 +16,7 @@ from verify_norm.core.layouts import without_shared_memory
 from verify_norm.core.op import Op, View
 from verify_norm.core.ops import OPS
 from verify_norm.core.serial import spec_text
-from verify_norm.core.spec import CaseSpec
+from verify_norm.core.spec import CaseSpec, having
 from verify_norm.core.specials import special_lost
 from verify_norm.loading.bind import Binding, Candidate
 from verify_norm.loading.targets import again
@@ -95,11 +95,11 @@ class Domain:
             held["normalized_ndim"] = len(normalized)
         else:
             held["shape"] = self._channels(spec, held)
-        fitted = replace(without_shared_memory(spec, self.written), **held)
+        fitted = having(without_shared_memory(spec, self.written), held)
         if self.tied == "untold":
             fitted = fitted if fitted.weight else replace(fitted, weight_dtype=None)
         elif self.tied:
-            fitted = replace(fitted, bias=fitted.weight and (fitted.bias or self.tied == "follows"))
+            fitted = having(fitted, {"bias": fitted.weight and (fitted.bias or self.tied == "follows")})
         if special_lost(fitted):
             held = {"special_in": "x"} if prod(fitted.shape) else {"special": None}  # an x without elements holds none
             fitted = replace(fitted, **held)

@@ -11,12 +11,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields
 from math import prod
 from pathlib import Path
 from typing import IO
 
 from verify_norm.cases import placement
+from verify_norm.core.layouts import LAYOUT_FIELDS
 from verify_norm.core.spec import CaseSpec
 
 LARGE = 2**26  # elements
@@ -26,7 +26,7 @@ PATIENCE, POLL = 60.0, 0.01  # seconds
 
 def large(spec: CaseSpec) -> bool:
     """Return whether a case may take gigabytes."""
-    far = any(getattr(spec, field.name) == "far" for field in fields(spec))
+    far = any(getattr(spec, field) == "far" for field in LAYOUT_FIELDS)
     return prod(spec.shape) >= LARGE or (far and not placement.in_block(spec.shape))
 
 

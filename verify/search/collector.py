@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from verify_norm.cases.covering import Pairs
 from verify_norm.checks import CHECKS
@@ -13,7 +12,7 @@ from verify_norm.core.kernel import Kernel
 from verify_norm.core.layouts import layout_field
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec
+from verify_norm.core.spec import CaseSpec, having
 from verify_norm.core.tally import Tally
 from verify_norm.core.work import NOTHING, Compiled
 from verify_norm.running.runners import Runner
@@ -113,8 +112,7 @@ class Collector:
             self.refused += 1
             return
         self.tried += 1
-        layouts: dict[str, Any] = {layout_field(name): "contiguous" for name in examined.near}
-        spec = replace(examined.spec, **layouts)  # as it ran
+        spec = having(examined.spec, {layout_field(name): "contiguous" for name in examined.near})  # as it ran
         if examined.problem is not None:
             self.raised.append(Raised(spec, examined.problem, examined.limits))
         elif "crash" not in {finding.check for finding in examined.findings}:
