@@ -150,7 +150,13 @@ def test_a_rows_bits_at_servings_sizes(name):
     assert not found or {f.spec.dtype for f in found} == set(dtypes)
 
 
-RACES = ["A38_default_stream", "A39_no_dependency_wait", "A40_amax_too_early", "A43_stream_not_waited_for"]
+RACES = [
+    "A38_default_stream",
+    "A39_no_dependency_wait",
+    "A40_amax_too_early",
+    "A43_stream_not_waited_for",
+    "A44_eps_staged",
+]
 
 
 @pytest.mark.parametrize("name", RACES)

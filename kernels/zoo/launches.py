@@ -1,4 +1,4 @@
-"""The table of bugs read in public trackers, A27 to A43: races, shapes, buffers, state, launches of nothing,
+"""The table of bugs read in public trackers, A27 to A44: races, shapes, buffers, state, launches of nothing,
 and the offset of LayerNorm's weight.
 """
 
@@ -146,6 +146,19 @@ LAUNCHES: tuple[Example, ...] = (
         caught_by=("determinism",),
         needs="gpu",
         reason="a CPU has no streams",
+    ),
+    row(
+        "A44_eps_staged",
+        "layernorm_fwd",
+        "layernorm:eps_staged",
+        "state",
+        "eps goes to the GPU through one pinned buffer, which the next call overwrites before the copy is made",
+        "torch's tutorial on pin_memory() and non_blocking",
+        outputs=("y", "rstd"),
+        caught_by=("determinism",),
+        needs="gpu",
+        reason="a CPU copies at once",
+        backend="torch",
     ),
     row(
         "A39_no_dependency_wait",

@@ -795,9 +795,12 @@ def test_a_cuda_graph():
         return y + kept[0], mean, rstd
 
     kept, way = [], "in a CUDA graph with new values"
-    assert said(right, way, device="cuda") == {}
-    assert said(synchronizing, way, device="cuda") is None
-    assert set(said(of_a_number, way, device="cuda")) == {"y"}
+    found = {}
+    for run in (right, synchronizing, of_a_number):  # as a search examines them: with a clock
+        examined = examine(Kernel("k", "layernorm_fwd", run=run), replace(ROWS, mode=way), ("modes",), "cuda:0")
+        found[run] = examined.ways, {finding.output for finding in examined.findings}
+    taken, refused = ("modes", way), ("modes", f"{way} (refused)")
+    assert found == {right: ((taken,), set()), synchronizing: ((refused,), set()), of_a_number: ((taken,), {"y"})}
 
 
 def test_in_inference_mode_data_are_made_as_the_case_places_them():

@@ -137,6 +137,8 @@ def test_a_batch_meets_the_clauses_too():
         ("rotary=half+quarter", "qk_norm_rope_fwd", QUARTER, QUARTER),
         ("eps>=1e-6,eps<1e-5", "rmsnorm_fwd", CaseSpec((2, 3), eps=1e-4), CaseSpec((2, 3), eps=1e-6)),
         ("eps>=1e-6,eps<1e-9", "rmsnorm_fwd", CaseSpec((2, 3), eps=1e-4), CaseSpec((2, 3), eps=1e-4)),
+        ("eps>0", "rmsnorm_fwd", CaseSpec((2, 3), eps=0.0), CaseSpec((2, 3), eps=1e-12)),
+        ("weight_offset>0", "rmsnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3), weight_offset=0.25)),
         ("G=4", "groupnorm_fwd", CaseSpec((2, 6, 5), num_groups=3), CaseSpec((2, 8, 5), num_groups=4)),
         ("C%4=0", "groupnorm_fwd", CaseSpec((2, 6, 5), num_groups=3), CaseSpec((2, 12, 5), num_groups=3)),
         ("weight_dtype=x", "rmsnorm_fwd", CaseSpec((2, 3), weight_dtype="float16"), CaseSpec((2, 3))),

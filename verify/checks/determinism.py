@@ -1,7 +1,8 @@
 """Determinism: the same case gives the same bits, at once and after a case of another shape."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,10 +18,15 @@ from verify_norm.core.case_words import told_apart
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding
 from verify_norm.core.run import Output, Run
+from verify_norm.running.calling import bound
 from verify_norm.running.clock import untimed
 
 NOT_ALWAYS = "a replay may take several tries to show it"  # where values differ, which may be a race
-WHY = "a launch is not in torch's current stream, does not wait for the one before, or is not waited for"
+WHY = (
+    "a launch is not in torch's current stream, does not wait for the one before, or is not waited for; or the next "
+    "call changes what this one still reads"
+)
+OTHER_EPS = 0.5  # of the next call
 RUNS = 16  # of a large case: triton issue 6307's race shows in one of tens
 
 
@@ -35,7 +41,7 @@ def determinism(run: Run) -> Iterable[Finding]:
 
     A large case runs several times instead: a race needs many programs, and does not show in each run. A case whose
     rows are repeated into a large batch runs twice. On an NVIDIA GPU the inputs also arrive late once, in a busy
-    stream, and its next work reads the results: that shows a kernel that relies on a slow host.
+    stream, and its next work reads the results and is another call: that shows a kernel that relies on a slow host.
 
     If the contract has `deterministic=false`, sums over rows may differ by what another order of the sum may round, and
     nothing else may; long sums of random data by what `sums` allows.
@@ -114,7 +120,18 @@ def _late(run: Run) -> Iterator[Difference]:
     if delayed_inputs.possible(run.case):
         rerun(run, other_values(run))  # its results stay in memory that a stream of the kernel's own allocates next
         assert run.kernel.run is not None
-        at_once = replace(run.kernel, run=delayed_inputs.read_at_once(untimed(run.kernel.run)))
+        at_once = replace(run.kernel, run=delayed_inputs.read_at_once(untimed(run.kernel.run), _next_call(run)))
         late = rerun(replace(run, kernel=at_once), within=delayed_inputs.arriving)
         for found in differences(run, late, ("as usual", "where its inputs arrive late")):
             yield replace(found, words=f"{found.words}; {WHY}")
+
+
+def _next_call(run: Run) -> Callable[[], object]:
+    """Return a call of the kernel on tensors of their own, with other values and, where it takes one, another eps."""
+    case, kernel = run.case, run.kernel
+    other = replace(case.spec, seed=case.spec.seed ^ 1, eps=OTHER_EPS)
+    spec = other if kernel.refuses(other) is None else replace(other, eps=case.spec.eps)
+    values = make.exact_inputs(spec, case.op, case.device)
+    built = make.build(spec, case.op, kernel.contract, case.device, values)
+    assert kernel.run is not None
+    return partial(untimed(kernel.run), **bound(kernel, built))

@@ -18,6 +18,7 @@ from verify_norm.checks.relations.mode_table import (
     INSIDE,
     LOWERED,
     REFUSABLE,
+    REPLAYED,
     WIDER,
     WITHIN,
     Mode,
@@ -106,7 +107,7 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     threads = threading.enumerate()
     result = call()
     if result.refused or (not cast and DECLINED.match(result.problem or "")):
-        if mode in REFUSABLE:
+        if mode in (*REFUSABLE, REPLAYED):
             yield Tried(f"{mode.words} (refused)", ended=not all(thread.is_alive() for thread in threads))
         return
     yield Tried(mode.words, result.operators)

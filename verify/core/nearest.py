@@ -17,7 +17,8 @@ from verify_norm.core.spec import CaseSpec
 ELEMENTS = 2**17  # of x, about: a case whose rows grow gets fewer of them
 MOST = 2**22  # … and no case grows beyond, but where one row is longer
 LARGEST = 2**38  # elements of x: no machine holds more
-USUAL = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3, 0.1, 1.0, 1e3)  # numbers to choose from where a case has another one
+# Numbers to choose from where a case has another one. A weight_offset as small as an eps vanishes in weight + offset.
+USUAL, USUAL_EPS = (0.0, 0.1, 0.25, 1.0, 1e3), (1e-12, 1e-8, 1e-6, 1e-5, 1e-3)
 GROUPS = -1  # the axis that stands for num_groups
 NONE = -2  # no axis changes it
 
@@ -89,7 +90,8 @@ def _held(clauses: Sequence[Clause], spec: CaseSpec, op: Op) -> CaseSpec:
 def _usual(name: str, spec: CaseSpec, clauses: list[Clause]) -> float:
     """Return the nearest number that all of the clauses allow, in the field's range; the case's own if none is."""
     value: float = getattr(spec, name)
-    pool = (value, *(v for clause in clauses for v in clause.values), *USUAL)
+    usual = USUAL + USUAL_EPS if name == "eps" else USUAL
+    pool = (value, *(v for clause in clauses for v in clause.values), *usual)
     allowed = [v for v in pool if out_of_range(name, v) is None and all(clause.met(v) for clause in clauses)]
     return min(allowed, key=lambda v: abs(v - value), default=value)
 

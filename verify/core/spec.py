@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Interval
 
-from verify_norm.core.intervals import Exponent, Finite, NotNegative, Positive, Seed
+from verify_norm.core.intervals import Exponent, Finite, NotNegative, Positive, Seed, Single
 
 Special = Literal[
     "x",
@@ -89,7 +89,8 @@ class CaseSpec:
         on an input that is None, on one that the kernel may overwrite, or on two types. Those of "x+gate" are the
         chunks of one tensor, `t.chunk(2, -1)`, where both are "row_strided" and have rows of whole vectors.
     weight, bias, dresidual_out : whether the kernel gets this input; it is None otherwise.
-    weight_offset : what is added to weight, for example 1 in Gemma's RMSNorm and NeMo's LayerNorm1P.
+    weight_offset : what is added to weight, for example 1 in Gemma's RMSNorm and NeMo's LayerNorm1P. It is a float32:
+        a kernel that adds any other number may round it first, which weight + offset near 0 would show.
     weight_data : the data of weight + weight_offset: "zero" or "one" in all or some elements. "initial" is 1, with a
         bias of 0, and running statistics of 0 and 1. "wide" is of all magnitudes, as are bias, and scale and shift of
         a modulation. "subnormal" is so in some elements, with a bias of 0.
@@ -154,7 +155,7 @@ class CaseSpec:
     weight: bool = True
     bias: bool = True
     dresidual_out: bool = True
-    weight_offset: Finite = 0.0
+    weight_offset: Single = 0.0
     weight_data: str = "random"
     training: bool = True
     momentum: Annotated[float, Interval(ge=0, le=1)] = 0.1

@@ -2,16 +2,17 @@
 
 In other runs a launch ends before the host makes the next one, and its results are ready by chance. Here the last work
 before the kernel writes the inputs, which are NaN until then, and lets the next launch begin before it ends, if that
-launch allows it (programmatic dependent launch). The next work copies the results. This detects a launch in another
-stream than torch's current one, a launch that reads an input or a buffer without waiting for the launch that writes it,
-and a stream that the current one does not wait for. Weights and biases are ready
-from the beginning: kernels may load them early.
+launch allows it (programmatic dependent launch). The next work copies the results, and is followed by another call of
+the kernel. This detects a launch in another stream than torch's current one, a launch that reads an input or a buffer
+without waiting for the launch that writes it, a stream that the current one does not wait for, and what the host
+changes for the next call before this one has read it. Weights and biases are ready from the beginning: kernels may load
+them early.
 
 Sources: pytorch #22470, vLLM #13632 (streams); cutlass #2760, sglang #38290 (no wait); how to see that, cccl #5249.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from typing import Any
 
@@ -79,17 +80,21 @@ def arriving(case: Case) -> Iterator[None]:
             torch.cuda.synchronize(device)
 
 
-def read_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
+def read_at_once(function: Callable[..., Any], following: Callable[[], object] = lambda: None) -> Callable[..., Any]:
     """Return the function with copies of its results in their place, which the current stream makes right after it.
 
     Who waits for the whole GPU before reading a result does not see that nobody waits for the stream that computes it.
+    `following` is called then, while the GPU has not begun the call; what it raises counts for nothing.
     """
 
     @wraps(function)
     def reading(*args: Any, **kwargs: Any) -> Any:
         returned = function(*args, **kwargs)
         with torch.no_grad():
-            return tree_map_only(torch.Tensor, torch.clone, returned)
+            copies = tree_map_only(torch.Tensor, torch.clone, returned)
+        with suppress(Exception):
+            following()
+        return copies
 
     return reading
 

@@ -16,6 +16,7 @@ from verify_norm.core.run import Run
 from verify_norm.loading import copies, gradients, module_calls
 from verify_norm.running import captures
 from verify_norm.running.captures import Function
+from verify_norm.running.clock import untimed
 
 # Numbers of torch's threads, of which a case tries two: where a sum is a tree over them, each shape of it may be wrong.
 THREADS = (3, 6, 2, 5, 12, 7)
@@ -61,7 +62,8 @@ DETERMINISTIC = Mode(ways.DETERMINISTIC, lambda function, device: wrapping.deter
 THREADED = Mode(ways.THREADED, lambda function, device: wrapping.in_threads(THREADS[0])(function))
 WIDER = Mode(ways.WIDER, lambda function, device: wrapping.refusing(wrapping.default_dtype(torch.float64)(function)))
 LOWERED = Mode(ways.LOWERED, lambda function, device: wrapping.matmul_precision("high")(function))
-REPLAYED = Mode(ways.REPLAYED, lambda function, device: captures.replayed(function))
+# Without its clock, which waits for the GPU: CUDA captures no wait.
+REPLAYED = Mode(ways.REPLAYED, lambda function, device: captures.replayed(untimed(function)))
 OF_VMAP = tuple(map(_of_batch, ways.OF_VMAP, (wrapping.DATA, None, ways.PARAMETERS)))
 UNRECORDED = Mode(ways.UNRECORDED, lambda function, device: _requiring(ways.LEAVES, False, function))
 UNTRAINED = Mode(ways.UNTRAINED, lambda function, device: _requiring(ways.PARAMETERS, False, function))
