@@ -1,4 +1,4 @@
-"""The table of bugs read in public trackers, A27 to A44: races, shapes, buffers, state, launches of nothing,
+"""The table of bugs read in public trackers, A27 to A45: races, shapes, buffers, state, launches of nothing,
 and the offset of LayerNorm's weight.
 """
 
@@ -159,6 +159,18 @@ LAUNCHES: tuple[Example, ...] = (
         needs="gpu",
         reason="a CPU copies at once",
         backend="torch",
+    ),
+    row(
+        "A45_int32_offset_in_a_copy",
+        "rmsnorm_fwd",
+        "rmsnorm:int32_offset_in_a_copy",
+        "shape",
+        "x is copied into contiguous memory, and an offset in it has 32 bits: wrong from 2^31 elements on",
+        "Liger #804",
+        outputs=("y", "rstd"),
+        caught_by=("batch_invariance", "crash"),
+        needs="gpu",
+        reason="no case for a CPU has 2^31 elements",
     ),
     row(
         "A39_no_dependency_wait",

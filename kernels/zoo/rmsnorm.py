@@ -70,6 +70,11 @@ def int32_row_offset(x, weight, eps, weight_offset, normalized_shape):
     return _forward(x, weight, eps, weight_offset, normalized_shape, wide=False)
 
 
+def int32_offset_in_a_copy(x, weight, eps, weight_offset, normalized_shape):
+    """As int32_row_offset, but x is copied into contiguous memory first: row·N wraps from 2^31 elements on."""
+    return _forward(x.contiguous(), weight, eps, weight_offset, normalized_shape, wide=False)
+
+
 def fp16_sumsq(x, weight, eps, weight_offset, normalized_shape):
     """x.to(float32)² became x², squared and summed in the float16 that x is."""
     sums = tl.float16 if x.dtype == torch.float16 else tl.float32

@@ -104,6 +104,22 @@ def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = F
     return sorted(turned, key=lambda spec: spec.seed)
 
 
+def enormous(op: Op, dtypes: tuple[str, ...]) -> list[CaseSpec]:
+    """Return the case of a batch with more than 2^31 elements of x; none of BatchNorm, whose rows depend on others.
+
+    It has the type with the fewest bits, bfloat16 rather than float16, in which sums of so many rows overflow.
+    """
+    lines: dict[str, Row] = {
+        "rows": ((512, 4096), {"batch": 512 * 1025}),
+        "groups": ((8, 32, 64, 64), {"batch": 8 * 2049, "num_groups": 8}),
+    }
+    if op.view not in lines or not dtypes:
+        return []
+    (shape, options), formats = lines[op.view], {dtype: FORMATS[dtype] for dtype in dtypes}
+    dtype = min(formats, key=lambda name: (formats[name].dtype.itemsize, -formats[name].largest))
+    return [_of(op, CaseSpec(shape, dtype, further=("batch_invariance",), **options), 0)]
+
+
 def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
     """Return the case with what the operator takes; its number decides what only some operators have."""
     names = {tensor.name for tensor in op.inputs}

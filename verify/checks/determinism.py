@@ -10,6 +10,7 @@ import torch
 from verify_norm.cases import make
 from verify_norm.checks import sums
 from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.enormous import enormous
 from verify_norm.checks.relations.equations import pairs
 from verify_norm.checks.relations.rerun import cheap, crowded, has_rows, on_rows, other_shape, other_values, rerun
 from verify_norm.checks.relations.two_runs import Difference, differences, first_that_differs
@@ -103,7 +104,7 @@ def _with_results_of(run: Run, second: Run) -> dict[str, Output]:
 def _batch(run: Run) -> Iterator[Difference]:
     """Yield what differs between two runs of the batch that the case names."""
     spec = run.case.spec
-    if not spec.batch or not has_rows(run.case):
+    if not spec.batch or enormous(run) or not has_rows(run.case):
         return
     index = np.arange(spec.batch) % spec.shape[0]
     first, second = on_rows(run, index), on_rows(run, index)

@@ -11,6 +11,7 @@ from verify_norm.cases import make
 from verify_norm.cases.device_array import beside, in_memory
 from verify_norm.cases.random import generator
 from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.enormous import enormous, in_a_batch, wrong_rows
 from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, rerun
 from verify_norm.checks.relations.two_runs import reordering
 from verify_norm.core import judge
@@ -50,8 +51,12 @@ def batch_invariance(run: Run) -> Iterator[Finding | Observed | NoData]:
 
     Kernels choose tiles and splits by the number of rows, at thresholds of serving's size: vLLM's RMSNorm has blocks of
     1024 below 256 rows and of 256 from there (vLLM issue 48271). For so large a batch the rows of the case are
-    repeated: each repetition is compared, and none needs a truth of its own.
+    repeated: each repetition is compared, and none needs a truth of its own. On a GPU so is one batch of more than 2^31
+    elements.
     """
+    if enormous(run):
+        yield from _enormous(run)
+        return
     rng = generator(run.case.spec.seed, 0xB5297A4D)
     spiked = _spiked(run, int(rng.integers(run.case.spec.shape[-1])))
     if spiked.problem is not None:
@@ -69,6 +74,17 @@ def batch_invariance(run: Run) -> Iterator[Finding | Observed | NoData]:
         yield from (differing[output] for output in differing if output not in wrong)
     else:
         yield Observed(held=not wrong and not differing)
+
+
+def _enormous(run: Run) -> Iterator[Finding | NoData]:
+    """Yield the findings of a batch of 2^31 elements and more, in which only what is wrong counts."""
+    batch = in_a_batch(run)
+    if not isinstance(batch, Run):
+        yield batch
+        return
+    index = np.arange(run.case.spec.batch) % run.case.spec.shape[0]
+    yield from wrong_rows(run, batch)
+    yield from _wrong_sums(run, _Batch(index, f"repeated to {len(index)}", batch, ()))
 
 
 def _spiked(run: Run, column: int) -> Run:

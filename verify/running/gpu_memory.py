@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from verify_norm.cases import placement
+from verify_norm.core.geometry import repeated
 from verify_norm.core.layouts import LAYOUT_FIELDS
 from verify_norm.core.spec import CaseSpec
 
@@ -27,7 +28,7 @@ PATIENCE, POLL = 60.0, 0.01  # seconds
 def large(spec: CaseSpec) -> bool:
     """Return whether a case may take gigabytes."""
     far = any(getattr(spec, field) == "far" for field in LAYOUT_FIELDS)
-    return prod(spec.shape) >= LARGE or (far and not placement.in_block(spec.shape))
+    return prod(repeated(spec).shape) >= LARGE or (far and not placement.in_block(spec.shape))
 
 
 @contextmanager

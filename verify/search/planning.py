@@ -92,6 +92,7 @@ def table_of(
     shaped, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
     if settings.shapes == "fuzz":
         shaped = [replace(spec, further=corners.AT_EVERY_SIZE) for spec in shaped]
+        shaped += corners.enormous(op, dtypes)
     return corner, shaped, tuple(left_out)
 
 
