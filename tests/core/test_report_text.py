@@ -77,6 +77,8 @@ def test_nothing_is_checked_if_no_check_that_was_asked_for_applies():
     assert unchecked(asked) == "nothing was checked. check gradient: does not apply to rmsnorm_fwd"
     every = report(checks=(), skipped=skips)
     assert unchecked(every) == "nothing was checked. output rstd: k does not return it"
+    late = report(checks=(), skipped=(skips[1], Skip("cases", out_of_time(3.0), 200)))
+    assert unchecked(late) == "nothing was checked. cases: the time limit of 3 s was reached"
 
 
 RUN = Settings(dtypes=("float16",), checks=("accuracy", "sums"), contract="lanes=8", only="N%8=0")

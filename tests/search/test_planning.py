@@ -24,7 +24,8 @@ def test_a_gpu_gets_the_shapes_of_models_at_full_size_with_few_further_runs(name
         planning.table_of(op, Settings(device=device), KERNEL_DTYPES, frozen=False) for device in ("cuda:0", "cpu")
     )
     full, _ = models.model_cases(op, full=True, dtypes=KERNEL_DTYPES)
-    assert [spec.shape for spec in gpu[1]] == [spec.shape for spec in full]
+    shapes = [spec.shape for spec in (*full, *corners.enormous(op, KERNEL_DTYPES))]
+    assert [spec.shape for spec in gpu[1]] == shapes
     assert max(prod(spec.shape) for spec in gpu[1]) > 2**23
     assert all(len(spec.further) < 4 for spec in gpu[1])
     assert cpu[1] == []

@@ -24,12 +24,12 @@ def unchecked(report: Report, of: str = "") -> str:
     """Return that a run checked nothing `of` an operator, or almost nothing, and why."""
     done, said = report.coverage, "nothing was checked" + (f" of {of}" if of else "")
     told = sorted(report.skipped, key=lambda skip: not skip.limit)  # what the kernel says itself comes first
-    told = [skip for skip in told if not of_time(skip.reason)] or told
-    why = [f"{skip.what}: {skip.reason}" for skip in told]
     idle = {f"check {name}" for name in report.settings.checks} & {skip.what for skip in told}
     if idle and len(idle) == len({*report.settings.checks}):  # none of those that were asked for applies
-        why = [f"{skip.what}: {skip.reason}" for skip in told if skip.what in idle]
-    why = [reason for reason in why if not reason.startswith("check ")] or why  # other such checks explain less
+        told = [skip for skip in told if skip.what in idle]
+    told = [skip for skip in told if not skip.what.startswith("check ")] or told  # other such checks explain less
+    told = [skip for skip in told if not of_time(skip.reason)] or told
+    why = [f"{skip.what}: {skip.reason}" for skip in told]
     if report.only_empty:
         said += ": x has no element in all cases that ran"
         why = [reason for reason in why if reason.startswith("cases: ")]
