@@ -107,19 +107,25 @@ def test_the_table_is_that_of_the_kernel_and_the_device(autograd, gpu):
     state, op = begun("layernorm_bwd", settings, autograd=autograd), OPS["layernorm_bwd"]
     table, large = planning.corner_table(state, ("float32",))
     cases = corners.corners(op, ("float32",), frozen=autograd, gpu=gpu)
-    further = models.model_cases(op, full=True, dtypes=("float32",))[0] if gpu else []
-    assert {*table, *large} == {*cases, *(replace(spec, further=corners.AT_EVERY_SIZE) for spec in further)}
+    shaped = models.model_cases(op, full=True, dtypes=("float32",))[0] if gpu else []
+    further = (
+        *(replace(spec, further=corners.AT_EVERY_SIZE) for spec in shaped),
+        *corners.enormous(op, ("float32",) * gpu),
+    )
+    assert {*table, *large} == {*cases, *further}
     assert any(spec.frozen for spec in table) == autograd
     assert {*cases} != {*corners.corners(op, ("float32",), frozen=autograd, gpu=not gpu)}
 
 
 def test_batches_are_for_the_checks_that_run_them():
-    def batches(*checks):
-        table, large = planning.corner_table(begun(settings=Settings(checks=checks, isolate=False)), ("float32",))
+    def batches(device, *checks):
+        settings = Settings(checks=checks, isolate=False, device=device)
+        table, large = planning.corner_table(begun(settings=settings), ("float32",))
         return {spec.batch for spec in (*table, *large)}
 
-    assert batches("accuracy") == {0}
-    assert len(batches("accuracy", "determinism")) > 1
+    for device, largest in (("cpu", 4099), ("cuda:0", 524_800)):
+        assert batches(device, "accuracy") == {0}
+        assert max(batches(device, "accuracy", "determinism")) == largest
 
 
 @pytest.mark.parametrize("seed", [5, 2**64 + 5])

@@ -44,7 +44,7 @@ def corner_table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSp
     if state.settings.untrusted:  # data that no file can hold
         corner = [replace(spec, seed=(spec.seed ^ state.settings.seed) % 2**64) for spec in corner]
     if further_runs.BATCHED.isdisjoint(check.name for check in state.checks):
-        corner = [replace(spec, batch=0) for spec in corner]
+        corner, shaped = ([replace(spec, batch=0) for spec in some] for some in (corner, shaped))
     table, large = state.pace.parted([kernel.fitted(spec) for spec in corner], op)
     return (table, large + shaped) if state.settings.shapes == "fuzz" else (table + shaped, large)
 
