@@ -104,12 +104,26 @@ def test_a_smaller_batch_is_compared_as_ever(few):
     assert not enormous.enormous(ran(forward, spec=replace(ROWS, batch=0)))
 
 
+def test_an_offset_along_a_row_is_large_where_x_is_transposed(few):
+    def wrong(x, weight, bias, eps, weight_offset, normalized_shape):
+        y, mean, rstd = forward(x, weight, bias, eps, weight_offset, normalized_shape)
+        return (unwritten(y) if x.stride(-1) * (x.shape[-1] - 1) >= LIMIT - 36 else y), mean, rstd
+
+    assert "repeated 9 times and transposed, in element" in said(wrong)["y"]
+    refusing = ran(wrong)
+    refusing = replace(
+        refusing,
+        kernel=replace(refusing.kernel, unsupported=lambda spec: "no" * (spec.x_layout == "transposed") or None),
+    )
+    assert CHECKS["batch_invariance"].function(refusing) == ()
+
+
 @pytest.mark.parametrize(
     ("error", "finding"),
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB"), None),
         (NotImplementedError("x is too large"), None),
-        (RuntimeError("an illegal memory access was encountered"), "fails on 36 rows"),
+        (RuntimeError("an illegal memory access was encountered"), "fails where its rows are repeated 9 times: "),
     ],
 )
 def test_a_kernel_that_fails_there(few, error, finding):
@@ -122,7 +136,7 @@ def test_a_kernel_that_fails_there(few, error, finding):
 
 def test_a_kernel_in_another_process_is_left_out(few):
     run = ran(forward)
-    assert enormous.in_a_batch(replace(run, kernel=SimpleNamespace(remote=True))) == NoData()
+    assert set(enormous.in_batches(replace(run, kernel=SimpleNamespace(remote=True)))) == {NoData()}
 
 
 def test_determinism_repeats_no_enormous_batch(few):

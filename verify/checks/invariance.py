@@ -11,7 +11,7 @@ from verify_norm.cases import make
 from verify_norm.cases.device_array import beside, in_memory
 from verify_norm.cases.random import generator
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.enormous import enormous, in_a_batch, wrong_rows
+from verify_norm.checks.relations.enormous import enormous, in_batches, wrong_rows
 from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, rerun
 from verify_norm.checks.relations.two_runs import reordering
 from verify_norm.core import judge
@@ -77,14 +77,20 @@ def batch_invariance(run: Run) -> Iterator[Finding | Observed | NoData]:
 
 
 def _enormous(run: Run) -> Iterator[Finding | NoData]:
-    """Yield the findings of a batch of 2^31 elements and more, in which only what is wrong counts."""
-    batch = in_a_batch(run)
-    if not isinstance(batch, Run):
-        yield batch
-        return
+    """Yield the findings of batches of 2^31 elements and more, in which only what is wrong counts."""
     index = np.arange(run.case.spec.batch) % run.case.spec.shape[0]
-    yield from wrong_rows(run, batch)
-    yield from _wrong_sums(run, _Batch(index, f"repeated to {len(index)}", batch, ()))
+    found, without = list[Finding](), list[NoData]()
+    for batch in in_batches(run):
+        if isinstance(batch, Finding):
+            found.append(batch)
+        elif isinstance(batch, NoData):
+            without.append(batch)
+        else:
+            words, ran = batch
+            found += wrong_rows(run, ran, words)
+            found += _wrong_sums(run, _Batch(index, words, ran, ()))
+    yield from _first_of_each(found).values()
+    yield from without[1:]  # neither of the two
 
 
 def _spiked(run: Run, column: int) -> Run:

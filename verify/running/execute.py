@@ -72,16 +72,22 @@ def results(kernel: Kernel, case: Case, within: AbstractContextManager[Any] | No
     """
     if kernel.remote:
         return execute(kernel, case, within)
-    device = torch.device(case.device)
-    with quiet(), _current(device):
-        without_guards = _yielding_none(within or guards.PoisonEmpty(case.poison))
-        called = call_here(kernel, case, without_guards, restoring_judge(gpu=device.type == "cuda"), observing=False)
+    with quiet(), _current(torch.device(case.device)):
+        called = unjudged(kernel, case, within)
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, limits=called.limits)
         values = _values(called, case, kernel)
         case = _promoted(case, kernel.contract, values.get("y"))
         judged = {name: _judged(output, case, name) for name, output in values.items()}
         return Run(kernel, case, judged, returned=_present(called.outputs))
+
+
+def unjudged(kernel: Kernel, case: Case, within: AbstractContextManager[Any] | None = None) -> Called:
+    """Call a kernel of this process as `results` does, and return the outputs as they are."""
+    device = torch.device(case.device)
+    with quiet(), _current(device):
+        without_guards = _yielding_none(within or guards.PoisonEmpty(case.poison))
+        return call_here(kernel, case, without_guards, restoring_judge(gpu=device.type == "cuda"), observing=False)
 
 
 @contextmanager

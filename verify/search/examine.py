@@ -163,19 +163,19 @@ def _examine(
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
     ran = replace(ran, rerun_seconds=rerun_seconds)
+    tallies = [_tally(ran, name) for name in ran.outputs]  # before a further run may break the context of the device
     with left([], case.arguments) if spec.further else nullcontext():  # further runs put back but a part of it
         answers = ask(ran, checks, announce)
     if functions and "honesty" in spec.further:
         answers.items += [("honesty", item) for item in honesty.replaced(kernel, spec, functions.replaced())]
     tried = answers.of(Tried)
     probable = {item.output: item.ratio for _, item in answers.of(OverProbable)}
-    tallies = (_tally(ran, name, probable) for name in ran.outputs)
     given = [tensor.name for tensor in op.inputs if tensor.role != "saved"]
     return Examined(
         spec,
         problem=ran.problem,
         limits=ran.limits,
-        tallies=tuple(tally for tally in tallies if tally is not None),
+        tallies=tuple(replace(tally, probable=probable.get(tally.output)) for tally in tallies if tally is not None),
         findings=tuple(item for _, item in answers.of(Finding)),
         looked=tuple(answers.looked),
         left_out=tuple(answers.left_out),
@@ -225,9 +225,9 @@ def _dead(device: str) -> bool:
     return False
 
 
-def _tally(run: Run, name: str, probable: dict[str, float]) -> Tally | None:
-    """Return the errors of one output; None if there is nothing to compare. `probable` has error/probable by output."""
+def _tally(run: Run, name: str) -> Tally | None:
+    """Return the errors of one output; None if there is nothing to compare."""
     output, expected = run.outputs[name], run.case.expected[name]
     if output is None or expected is None or output.ratio is None:
         return None
-    return replace(Tally.of(name, output, expected, run.case.spec), probable=probable.get(name))
+    return Tally.of(name, output, expected, run.case.spec)

@@ -13,21 +13,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import contents
+from verify_norm.cases import contents, make
 from verify_norm.cases.device_array import in_memory
 from verify_norm.checks.check import finding
 from verify_norm.core import judge
 from verify_norm.core.excess import element
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.geometry import repeated
+from verify_norm.core.layouts import layout_field
 from verify_norm.core.run import Expected, Output, Run
-from verify_norm.running.calling import call
+from verify_norm.running.execute import unjudged
 
 ELEMENTS = 2**31  # of x: their last index has 32 bits and a sign
 CHUNK = 2**26  # elements that are compared at a time
-OWN_BY_ROW = ("data", "sample", "position", "statistic")  # extents of inputs whose first dimension is that of x
+OF_ROWS = ("data", "sample", "position", "statistic")  # extents of inputs whose first dimension is that of x
 CERTAIN = 2.0  # times the bound: the values that are compared are rounded to float32
 NO_MEMORY = "out of memory"
+TRANSPOSED = "transposed"  # the layout in which an offset along a row is as large as one from row to row
 
 
 def enormous(run: Run) -> bool:
@@ -35,39 +37,49 @@ def enormous(run: Run) -> bool:
     return run.case.spec.batch > 0 and prod(repeated(run.case.spec).shape) >= ELEMENTS
 
 
-def in_a_batch(run: Run) -> Run | Finding | NoData:
-    """Return the run of such a batch: its tensors, and the values of the outputs that have no rows.
+def in_batches(run: Run) -> Iterator[tuple[str, Run] | Finding | NoData]:
+    """Yield what the batch is, in words, and its run: the tensors, and the values of the outputs that have no rows.
 
-    A finding if the kernel fails there; NoData if it lacks memory for it, or runs in another process.
+    The second time x and the tensors of its shape are transposed in memory, if the kernel takes that. Yields a finding
+    if the kernel fails; NoData if it lacks memory for the batch, or runs in another process.
     """
-    if run.kernel.remote:
-        return NoData()
-    case, times = run.case, _times(run)
-    by_row = {tensor.name for tensor in case.op.inputs if tensor.extent in OWN_BY_ROW}
-    rows = {name: _repeated(value, times) for name, value in case.arguments.items() if name in by_row}
-    called = call(run.kernel, replace(case, arguments={**case.arguments, **rows}))
-    if called.problem is not None:
-        if called.refused or called.limits or NO_MEMORY in called.problem.lower():
-            return NoData()
-        message = f"the kernel fails on {case.spec.batch} rows of {case.spec.shape}: {called.problem}"
-        return finding(run, "batch_invariance", None, message, status="error")
-    sums = {tensor.name for tensor in case.op.outputs if tensor.extent == "affine"}
-    values = {name: _output(value) for name, value in called.outputs.items() if name in sums and value is not None}
-    return Run(run.kernel, case, values, returned=called.outputs)
+    case, times = run.case, run.case.spec.batch // run.case.spec.shape[0]
+    data = {tensor.name: TRANSPOSED for tensor in case.op.inputs if tensor.extent == "data"}
+    transposed = replace(case.spec, **{layout_field(name): layout for name, layout in data.items()})  # type: ignore[arg-type]
+    for words, names in (
+        (f"repeated {times} times", set[str]()),
+        (f"repeated {times} times and transposed", set(data)),
+    ):
+        if run.kernel.remote or (names and run.kernel.refuses(transposed) is not None):
+            yield NoData()
+            continue
+        fresh = make.build(case.spec, case.op, run.kernel.contract, case.device, case.exact, poison=case.poison)
+        rows = {t.name: _repeated(fresh.arguments[t.name], times) for t in case.op.inputs if t.extent in OF_ROWS}
+        rows |= {name: _transposed(rows[name]) for name in names}
+        called = unjudged(run.kernel, replace(fresh, arguments={**fresh.arguments, **rows}))
+        if called.problem is None:
+            sums = {t.name for t in case.op.outputs if t.extent == "affine"} & {*called.outputs}
+            values = {name: _output(called.outputs[name]) for name in sums}
+            yield words, Run(run.kernel, case, values, returned=called.outputs)
+        elif called.refused or called.limits or NO_MEMORY in called.problem.lower():
+            yield NoData()
+        else:
+            message = f"the kernel fails where its rows are {words}: {called.problem}"
+            yield finding(run, "batch_invariance", None, message, status="error")
 
 
-def wrong_rows(run: Run, batch: Run) -> Iterator[Finding]:
+def wrong_rows(run: Run, batch: Run, words: str) -> Iterator[Finding]:
     """Yield the outputs of which a row is wrong in the batch, and right in the case."""
+    times = run.case.spec.batch // run.case.spec.shape[0]
     for tensor in run.case.op.outputs:
         name = tensor.name
-        got, usual = batch.returned.get(name), run.outputs.get(name)
-        expected = run.case.expected.get(name)
+        got, usual, expected = batch.returned.get(name), run.outputs.get(name), run.case.expected.get(name)
         if tensor.extent == "affine" or got is None or usual is None or usual.ratio is None or expected is None:
             continue
-        if got.numel() != _times(run) * expected.value.size or not got.is_floating_point():
+        if got.numel() != times * expected.value.size or not got.is_floating_point():
             continue  # packed elements; `signature` judges shapes
         if usual.ratio.max(initial=0.0) <= 1 and (place := _first_off(got, expected)) is not None:
-            yield _of_row(run, name, got, expected, place)
+            yield _of_element(run, name, got, expected, place, words)
 
 
 def _first_off(got: Any, expected: Expected) -> int | None:
@@ -85,25 +97,23 @@ def _first_off(got: Any, expected: Expected) -> int | None:
     return None
 
 
-def _of_row(run: Run, name: str, got: Any, expected: Expected, place: int) -> Finding:
+def _of_element(run: Run, name: str, got: Any, expected: Expected, place: int, words: str) -> Finding:
     """Return the finding about an element of the batch."""
-    index = np.unravel_index(place % expected.value.size, expected.value.shape)
-    at = tuple(int(i) for i in index)
+    at = tuple(int(i) for i in np.unravel_index(place % expected.value.size, expected.value.shape))
     value, want = float(got.reshape(-1)[place]), float(expected.value[at])
     message = (
-        f"{element(name, at)}: expected {want:.9g}, got {value:.9g} where its rows are repeated "
-        f"{_times(run)} times, in element {place} of {got.numel()}: an index may overflow 32 bits"
+        f"{element(name, at)}: expected {want:.9g}, got {value:.9g} where its rows are {words}, in element {place} of "
+        f"{got.numel()}: an index may overflow 32 bits"
     )
     return finding(run, "batch_invariance", name, message, index=at, got=value, want=want)
 
 
-def _times(run: Run) -> int:
-    """Return how often each row is there."""
-    return run.case.spec.batch // run.case.spec.shape[0]
-
-
 def _repeated(value: Any, times: int) -> Any:
     return value if value is None else value.repeat(times, *[1] * (value.dim() - 1))
+
+
+def _transposed(value: Any) -> Any:
+    return value if value is None else value.transpose(0, -1).contiguous().transpose(0, -1)
 
 
 def _on(tensor: Any, array: Any) -> Any:
@@ -111,5 +121,7 @@ def _on(tensor: Any, array: Any) -> Any:
     return torch.from_numpy(np.ravel(in_memory(array))).to(tensor.device, torch.float32)
 
 
-def _output(tensor: Any) -> Output:
+def _output(tensor: Any) -> Output | None:
+    if tensor is None:
+        return None
     return Output(contents.dtype_name(tensor), tuple(tensor.shape), contents.to_float64(tensor), None)
