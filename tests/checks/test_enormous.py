@@ -128,10 +128,15 @@ def test_an_offset_along_a_row_is_large_where_x_is_transposed(few):
 )
 def test_a_kernel_that_fails_there(few, error, finding):
     def failing(*outputs):
+        failed.append(error)
         raise error
 
+    failed = []
     found = said(when_enormous(failing, forward))
     assert found is None if finding is None else finding in found[None]
+    assert len(failed) == (2 if finding is None else 1), (
+        "after an error that may break the device nothing more is called"
+    )
 
 
 def test_a_kernel_in_another_process_is_left_out(few):

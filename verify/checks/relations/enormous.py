@@ -66,6 +66,7 @@ def in_batches(run: Run) -> Iterator[tuple[str, Run] | Finding | NoData]:
         else:
             message = f"the kernel fails where its rows are {words}: {called.problem}"
             yield finding(run, "batch_invariance", None, message, status="error")
+            return  # it may have broken the context of the device
 
 
 def wrong_rows(run: Run, batch: Run, words: str) -> Iterator[Finding]:
