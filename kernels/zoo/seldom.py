@@ -273,6 +273,10 @@ SELDOM: tuple[Example, ...] = (
         ("B92_first_batch_alone", "the first batch replaces the running statistics of a new module", "plausible"),
     ),
     *_wrong(
+        *("groupnorm", "autograd", "batchnorm_bwd", "", "autograd"),
+        ("B95_learns_again", "the running statistics are updated in the backward too", "torch.utils.checkpoint"),
+    ),
+    *_wrong(
         *("history", "effect", "batchnorm_fwd", "", "signature"),
         ("B66_Uncounted", "num_batches_tracked stays as it is", "BatchNorms written anew"),
     ),

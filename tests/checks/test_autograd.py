@@ -286,6 +286,41 @@ def test_the_mode_of_another_batchnorm():
     )
 
 
+class LearnsAgain(torch.autograd.Function):
+    """BatchNorm in training, whose backward runs the forward again; `learning` is the momentum there."""
+
+    learning = 0.1
+
+    @staticmethod
+    def forward(ctx, x, *others):
+        ctx.save_for_backward(x, *others[:2])
+        ctx.others = others[2:]
+        return functional.batch_norm(x, *others[2:4], *others[:2], *others[4:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        leaves = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+        *running, training, _, eps = ctx.others
+        with torch.enable_grad():
+            y = functional.batch_norm(leaves[0], *running, *leaves[1:], training, LearnsAgain.learning, eps)
+        return *torch.autograd.grad(y, leaves, dy), *[None] * 5
+
+
+def batchnorm_again(x, weight, bias, running_mean, running_var, training, momentum, eps):
+    return LearnsAgain.apply(x, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def test_a_backward_that_moves_the_running_statistics_again(monkeypatch):
+    spec = CaseSpec((4, 3, 5))
+    found = said(batchnorm_again, "again", spec, "batchnorm")
+    assert "changes running_mean and running_var, which the forward alone updates" in found[None]
+    assert said(batchnorm_again, "again", replace(spec, training=False), "batchnorm") == {}
+    assert said(nn.BatchNorm1d, "again", spec, "batchnorm") == {}
+    monkeypatch.setattr(LearnsAgain, "learning", 0.0)  # as a forward that knows it runs again
+    assert said(batchnorm_again, "again", spec, "batchnorm") == {}
+
+
 class KeepsX(nn.RMSNorm):
     """A module that keeps x for its backward."""
 

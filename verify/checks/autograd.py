@@ -24,6 +24,7 @@ from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.geometry import differentiable, refusal
 from verify_norm.core.kernel import Kernel
+from verify_norm.core.ops import forward_of
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import module_calls
@@ -73,7 +74,10 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
 
 def _second_backward(run: Run) -> Found:
-    """Yield what is wrong in a second backward over one graph, by `grad` or by `backward`, after one with other dy."""
+    """Yield what is wrong in a second backward over one graph, by `grad` or by `backward`, after one with other dy.
+
+    Neither writes .grad by `grad`, nor moves BatchNorm's running statistics, as a forward that runs again in it does.
+    """
 
     def second(graph: Graph, given: Mapping[str, Any]) -> Any:
         return graph.gradients(_after_another(graph, given), retain_graph=True)
@@ -81,7 +85,12 @@ def _second_backward(run: Run) -> Found:
     def accumulated(graph: Graph, given: Mapping[str, Any], zeros: bool) -> Any:
         for leaf in graph.leaves.values():
             leaf.grad = torch.zeros_like(leaf) if zeros else None  # some kernels add to what is there alone
+        states = {t.name: graph.inputs[t.name] for t in forward_of(graph.op).inputs if t.role == "state"}
+        before = {name: tensor.clone() for name, tensor in states.items() if tensor is not None}
         asks = _after_another(graph, given)
+        moved = [name for name, values in before.items() if not contents.same_values(values, states[name])]
+        if moved:
+            raise ValueError(f"torch.autograd.grad changes {' and '.join(moved)}, which the forward alone updates")
         written = [
             f"{name}.grad"
             for name, leaf in graph.leaves.items()
