@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 from checking import ROWS
+from norms import Checkpointed
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
@@ -319,6 +320,15 @@ def test_a_backward_that_moves_the_running_statistics_again(monkeypatch):
     assert said(nn.BatchNorm1d, "again", spec, "batchnorm") == {}
     monkeypatch.setattr(LearnsAgain, "learning", 0.0)  # as a forward that knows it runs again
     assert said(batchnorm_again, "again", spec, "batchnorm") == {}
+
+
+@pytest.mark.parametrize("target", [Checkpointed, Checkpointed(24)])
+def test_a_module_that_reads_its_weight_again_in_the_backward(target):
+    """Only where the module has another one by then the gradient is wrong, without an error of torch's."""
+    found = {way: said(target, way) for way in of_op()}
+    assert "where weight is overwritten between forward and backward" in found.pop("parameters")["dx"]
+    assert "where a forward of other values comes before the backward" in found.pop("between")["dx"]
+    assert not any(found.values()), found
 
 
 class KeepsX(nn.RMSNorm):

@@ -1,8 +1,11 @@
 """An nn.Module as a kernel: a class or an instance, its own parameters left alone, and what cannot be one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from directions import GROUPS, ROWS, both
+from norms import Checkpointed
 from torch import nn
 
 from verify_norm.cases import make
@@ -100,6 +103,16 @@ def test_a_modules_own_parameters_and_mode_stay():
     assert not module.training
     assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
     assert all(parameter.grad is None for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("frozen", [(), ("weight",)])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_backward_reads_the_weight_of_its_case_again(own, frozen):
+    module = Checkpointed(16)
+    found = both(module if own else Checkpointed, replace(ROWS, frozen=frozen), "rmsnorm")
+    assert found == {"rmsnorm_fwd": set(), "rmsnorm_bwd": set()}
+    assert isinstance(module.weight, nn.Parameter)
+    assert bool((module.weight == 1).all())
 
 
 class NoEps(nn.Module):

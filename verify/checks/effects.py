@@ -110,6 +110,7 @@ def _kept_graph(run: Run) -> Iterator[Finding]:
     assert recorded.run is not None
     rerun(replace(run, kernel=replace(recorded, run=instance.serving(recorded.run))))
     for module in instance.modules.values():
+        instance.put_back(module)
         try:
             copies.deep(module, torch.nn.Module)
         except RuntimeError as error:

@@ -1,9 +1,10 @@
 """What a call must leave of a module besides values: its mode, the names of its state_dict, and its parameters."""
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 NAMES = "names of state_dict"
 
@@ -33,6 +34,22 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str
         now = after.get(name, value)  # what is no longer there is missing among the names
         if now != value:
             yield f"{name} from {value} to {now}"
+
+
+def put(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Put tensors in the place of a module's own, wherever it holds them, and return these.
+
+    >>> module, weight = nn.RMSNorm(2), nn.RMSNorm(2).weight
+    >>> own = put(module, {"weight": weight})
+    >>> module.weight is weight, put(module, own)["weight"] is weight, own["weight"] is module.weight
+    (True, True, True)
+    """
+    own = {name: attrgetter(name)(module) for name in tensors}
+    new = {id(own[name]): tensor for name, tensor in tensors.items()}
+    for one in module.modules():
+        for held in (one._parameters, one._buffers):
+            held.update({name: new[id(tensor)] for name, tensor in held.items() if id(tensor) in new})  # type: ignore[misc]
+    return own
 
 
 def shared(one: nn.Module, other: nn.Module) -> list[str]:
