@@ -12,6 +12,7 @@ from norms import Checkpointed
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
@@ -318,6 +319,12 @@ def test_a_backward_that_moves_the_running_statistics_again(monkeypatch):
     assert "changes running_mean and running_var, which the forward alone updates" in found[None]
     assert said(batchnorm_again, "again", replace(spec, training=False), "batchnorm") == {}
     assert said(nn.BatchNorm1d, "again", spec, "batchnorm") == {}
+
+    class Module(nn.BatchNorm1d):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    assert said(Module, "again", spec, "batchnorm").keys() == {None}
     monkeypatch.setattr(LearnsAgain, "learning", 0.0)  # as a forward that knows it runs again
     assert said(batchnorm_again, "again", spec, "batchnorm") == {}
 

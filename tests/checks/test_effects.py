@@ -480,6 +480,15 @@ def test_a_module_that_reads_its_weight_again_in_the_backward_can_be_copied_afte
     assert of_modules(Checkpointed, "rmsnorm_bwd") == []
 
 
+def test_a_module_whose_call_runs_no_hooks_is_told():
+    class Direct(torch.nn.RMSNorm):
+        __call__ = torch.nn.RMSNorm.forward
+
+    for op in ("rmsnorm_fwd", "rmsnorm_bwd"):
+        (found,) = of_modules(Direct, op)
+        assert found.startswith("a call of the module runs no hooks")
+
+
 class Zero(torch.nn.RMSNorm):
     def reset_parameters(self):
         torch.nn.init.zeros_(self.weight)

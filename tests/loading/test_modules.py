@@ -187,6 +187,16 @@ def test_a_module_that_cannot_be_bound_is_told_in_one_line(target, op, said):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+def test_a_module_whose_parameters_no_call_can_replace_is_told_in_one_line():
+    for target, said in (
+        (torch.jit.script(PrivateRMSNorm(8)), "by torch.jit"),
+        (nn.DataParallel(nn.RMSNorm(8)), "an nn.D"),
+    ):
+        with pytest.raises(UsageError, match=f"is {said}.*name the module inside"):
+            load_directions(target, "rmsnorm_fwd", "eps=1e-3")
+
+
 class OfANumber(nn.Module):
     """ConvNeXt's LayerNorm, which makes a tuple of its size."""
 

@@ -1,6 +1,7 @@
 """What a call must leave of a module besides values: its mode, the names of its state_dict, and its parameters."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -50,6 +51,23 @@ def put(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for held in (one._parameters, one._buffers):
             held.update({name: new[id(tensor)] for name, tensor in held.items() if id(tensor) in new})  # type: ignore[misc]
     return own
+
+
+@contextmanager
+def hooked(module: nn.Module, faults: list[tuple[str, bool]] | None) -> Iterator[None]:
+    """Add to the faults, if there are any to look for, that a call of the module in the block runs no hook of it."""
+    if faults is None:
+        yield
+        return
+    ran: list[str] = []
+    handle = module.register_forward_hook(lambda *_: ran.append("forward"))
+    try:
+        yield
+    finally:
+        handle.remove()
+    if not ran:
+        words = "a call of the module runs no hooks, as FSDP and profilers need them: its __call__ is not nn.Module's"
+        faults.append((words, False))
 
 
 def shared(one: nn.Module, other: nn.Module) -> list[str]:

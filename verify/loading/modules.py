@@ -28,6 +28,7 @@ from verify_norm.loading.signatures import signature
 
 STARS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 INSTANCE = "or name an instance of it, such as path/file.py:norm"
+FIXED = {torch.jit.ScriptModule: "by torch.jit.script", nn.DataParallel: "an nn.DataParallel"}
 TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "momentum": 0.1}
 
 
@@ -39,6 +40,9 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
     module = target
     if made is not None:
         made, module = _tried(candidate, made)
+    for kind, words in FIXED.items():
+        if isinstance(module, kind):
+            raise UsageError(f"{name} is {words}, whose parameters no call can replace; name the module inside")
     pristine = of_module(deep, module)  # before any call
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps it
     elsewhere = {*op.attrs, FEATURES, "weight", "bias", *([p.name for p in _takes(target, name)] if made else ())}
@@ -98,7 +102,8 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
             if was != training:
                 used.train(training)
             before = {} if changes is None else module_state.facts(used)
-            returned = call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
+            with module_state.hooked(used, module_calls.faults()):
+                returned = call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
             if changes is not None:
                 changes += module_state.changes(before, module_state.facts(used))
             if used is not module and _recorded(given):
