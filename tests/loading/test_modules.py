@@ -197,6 +197,15 @@ def test_a_module_whose_parameters_no_call_can_replace_is_told_in_one_line():
             load_directions(target, "rmsnorm_fwd", "eps=1e-3")
 
 
+def test_a_module_that_makes_its_parameters_in_its_first_call_has_to_be_called_once():
+    for target in (nn.LazyBatchNorm1d, nn.LazyBatchNorm1d()):
+        with pytest.raises(UsageError, match="name an instance that has been called once"):
+            load_directions(target, "batchnorm")
+    module = nn.LazyBatchNorm1d()
+    module(torch.ones(2, 3))
+    assert not any(both(module, CaseSpec((5, 3))).values())
+
+
 class OfANumber(nn.Module):
     """ConvNeXt's LayerNorm, which makes a tuple of its size."""
 

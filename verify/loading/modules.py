@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.loading import module_calls, module_construction, module_state
@@ -40,9 +41,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
     module = target
     if made is not None:
         made, module = _tried(candidate, made)
-    for kind, words in FIXED.items():
-        if isinstance(module, kind):
-            raise UsageError(f"{name} is {words}, whose parameters no call can replace; name the module inside")
+    _replaceable(module, name)
     pristine = of_module(deep, module)  # before any call
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps it
     elsewhere = {*op.attrs, FEATURES, "weight", "bias", *([p.name for p in _takes(target, name)] if made else ())}
@@ -116,6 +115,15 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
                 used.train(was)
 
     return call, domain_of(candidate, module, made, call_binding.unset, autograd=autograd)
+
+
+def _replaceable(module: nn.Module, name: str) -> None:
+    """Raise UsageError if a call cannot replace the module's parameters."""
+    for kind, words in FIXED.items():
+        if isinstance(module, kind):
+            raise UsageError(f"{name} is {words}, whose parameters no call can replace; name the module inside")
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        raise UsageError(f"{name} makes its parameters in its first call; name an instance that has been called once")
 
 
 def _recorded(given: Mapping[str, Any]) -> bool:
