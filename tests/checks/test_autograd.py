@@ -288,6 +288,27 @@ def test_the_mode_of_another_batchnorm():
     )
 
 
+class OverY(Once):
+    """Its backward overwrites y, which the caller still holds."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        y = Once.forward(ctx, x, weight, eps)
+        ctx.y = y.detach()
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        dx, dw = gradients(dy, *ctx.saved_tensors)
+        ctx.y.copy_(dx)
+        return dx, dw, None
+
+
+def test_a_backward_that_overwrites_what_the_forward_returned():
+    assert "changes y, which the forward has given the caller" in said(OverY, "again")[None]
+
+
 class LearnsAgain(torch.autograd.Function):
     """BatchNorm in training, whose backward runs the forward again; `learning` is the momentum there."""
 
@@ -316,7 +337,7 @@ def batchnorm_again(x, weight, bias, running_mean, running_var, training, moment
 def test_a_backward_that_moves_the_running_statistics_again(monkeypatch):
     spec = CaseSpec((4, 3, 5))
     found = said(batchnorm_again, "again", spec, "batchnorm")
-    assert "changes running_mean and running_var, which the forward alone updates" in found[None]
+    assert "changes running_mean and running_var, which the forward has given the caller" in found[None]
     assert said(batchnorm_again, "again", replace(spec, training=False), "batchnorm") == {}
     assert said(nn.BatchNorm1d, "again", spec, "batchnorm") == {}
 
