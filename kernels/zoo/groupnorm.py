@@ -3,6 +3,7 @@
 import torch
 import triton
 import triton.language as tl
+from torch.utils.checkpoint import checkpoint
 
 from verify_norm.kernels.arguments import dense
 from verify_norm.kernels.groupnorm import grouped, groupnorm_bwd
@@ -124,8 +125,8 @@ def batchnorm(x, weight, bias, running_mean, running_var, training, momentum, ep
         mean = channels.mean(1)
         var = (channels - mean[:, None]).square().mean(1)
         if running_mean is not None and (n > 0 or not skip_empty):
-            learned = var * (n / (n - 1)) if unbiased else var
-            running_mean.copy_(running_mean.float() * (1 - momentum) + mean * momentum)
+            learned = var.detach() * (n / (n - 1) if unbiased else 1)
+            running_mean.copy_(running_mean.float() * (1 - momentum) + mean.detach() * momentum)
             running_var.copy_(running_var.float() * (1 - momentum) + learned * momentum)
     else:
         mean, var = running_mean.float().clone(), running_var.float()
@@ -152,3 +153,12 @@ def first_batch_alone(x, weight, bias, running_mean, running_var, training, mome
     """Running statistics of a new module, 0 and 1, are taken for none: the first batch's replace them."""
     new = running_mean is not None and not running_mean.any() and bool((running_var == 1).all())
     return batchnorm(x, weight, bias, running_mean, running_var, training, 1.0 if new else momentum, eps)
+
+
+def learns_again(x, weight, bias, running_mean, running_var, training, momentum, eps):
+    """The forward runs again in the backward, and updates the running statistics again."""
+
+    def forward(*tensors):
+        return batchnorm(*tensors, running_mean, running_var, training, momentum, eps)[0]
+
+    return checkpoint(forward, x, weight, bias, use_reentrant=False) if training else forward(x, weight, bias)

@@ -72,6 +72,10 @@ SELDOM: tuple[Example, ...] = (
     ),
     *_wrong(
         *("functions", "autograd", "rmsnorm_bwd", "", "autograd"),
+        ("B96_OverY", "dx is stored over y, which the caller still holds", "Liger #376"),
+    ),
+    *_wrong(
+        *("functions", "autograd", "rmsnorm_bwd", "", "autograd"),
         ("B14_Freed", "fails in a second backward over one graph", "contexts that free tensors early"),
     ),
     *_wrong(
@@ -271,6 +275,10 @@ SELDOM: tuple[Example, ...] = (
     *_wrong(
         *("groupnorm", "state", "batchnorm_fwd", "running_mean running_var", "accuracy"),
         ("B92_first_batch_alone", "the first batch replaces the running statistics of a new module", "plausible"),
+    ),
+    *_wrong(
+        *("groupnorm", "autograd", "batchnorm_bwd", "", "autograd"),
+        ("B95_learns_again", "the running statistics are updated in the backward too", "torch.utils.checkpoint"),
     ),
     *_wrong(
         *("history", "effect", "batchnorm_fwd", "", "signature"),

@@ -8,9 +8,11 @@ from typing import ClassVar
 import pytest
 import torch
 from checking import ROWS
+from norms import Checkpointed
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
@@ -284,6 +286,77 @@ def test_the_mode_of_another_batchnorm():
         "with other options comes before the backward"
         in said(batchnorm_of_the_last_mode, "between", spec, "batchnorm")["dx"]
     )
+
+
+class OverY(Once):
+    """Its backward overwrites y, which the caller still holds."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        y = Once.forward(ctx, x, weight, eps)
+        ctx.y = y.detach()
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        dx, dw = gradients(dy, *ctx.saved_tensors)
+        ctx.y.copy_(dx)
+        return dx, dw, None
+
+
+def test_a_backward_that_overwrites_what_the_forward_returned():
+    assert "changes y, which the forward has given the caller" in said(OverY, "again")[None]
+
+
+class LearnsAgain(torch.autograd.Function):
+    """BatchNorm in training, whose backward runs the forward again; `learning` is the momentum there."""
+
+    learning = 0.1
+
+    @staticmethod
+    def forward(ctx, x, *others):
+        ctx.save_for_backward(x, *others[:2])
+        ctx.others = others[2:]
+        return functional.batch_norm(x, *others[2:4], *others[:2], *others[4:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        leaves = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+        *running, training, _, eps = ctx.others
+        with torch.enable_grad():
+            y = functional.batch_norm(leaves[0], *running, *leaves[1:], training, LearnsAgain.learning, eps)
+        return *torch.autograd.grad(y, leaves, dy), *[None] * 5
+
+
+def batchnorm_again(x, weight, bias, running_mean, running_var, training, momentum, eps):
+    return LearnsAgain.apply(x, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def test_a_backward_that_moves_the_running_statistics_again(monkeypatch):
+    spec = CaseSpec((4, 3, 5))
+    found = said(batchnorm_again, "again", spec, "batchnorm")
+    assert "changes running_mean and running_var, which the forward has given the caller" in found[None]
+    assert said(batchnorm_again, "again", replace(spec, training=False), "batchnorm") == {}
+    assert said(nn.BatchNorm1d, "again", spec, "batchnorm") == {}
+
+    class Module(nn.BatchNorm1d):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    assert said(Module, "again", spec, "batchnorm").keys() == {None}
+    monkeypatch.setattr(LearnsAgain, "learning", 0.0)  # as a forward that knows it runs again
+    assert said(batchnorm_again, "again", spec, "batchnorm") == {}
+
+
+@pytest.mark.parametrize("target", [Checkpointed, Checkpointed(24)])
+def test_a_module_that_reads_its_weight_again_in_the_backward(target):
+    """Only where the module has another one by then the gradient is wrong, without an error of torch's."""
+    found = {way: said(target, way) for way in of_op()}
+    assert "where weight is overwritten between forward and backward" in found.pop("parameters")["dx"]
+    assert "where a forward of other values comes before the backward" in found.pop("between")["dx"]
+    assert not any(found.values()), found
 
 
 class KeepsX(nn.RMSNorm):

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from checking import ROWS, run_of
-from norms import layernorm
+from norms import Checkpointed, layernorm
 from torch._library import custom_ops
 from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
@@ -474,6 +474,19 @@ def test_a_module_can_be_copied_after_a_call_in_training(op, detached):
 
     found = of_modules(Keeping, op)
     assert [("copy.deepcopy of the module fails" in message) for message in found] == [True] * (not detached)
+
+
+def test_a_module_that_reads_its_weight_again_in_the_backward_can_be_copied_after_it():
+    assert of_modules(Checkpointed, "rmsnorm_bwd") == []
+
+
+def test_a_module_whose_call_runs_no_hooks_is_told():
+    class Direct(torch.nn.RMSNorm):
+        __call__ = torch.nn.RMSNorm.forward
+
+    for op in ("rmsnorm_fwd", "rmsnorm_bwd"):
+        (found,) = of_modules(Direct, op)
+        assert found.startswith("a call of the module runs no hooks")
 
 
 class Zero(torch.nn.RMSNorm):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from checking import ROWS
 from counted import PLAIN, case_of, one_off, run_of
-from norms import layernorm, layernorm_bwd
+from norms import Checkpointed, layernorm, layernorm_bwd
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, modes
@@ -321,6 +321,12 @@ def test_a_case_that_names_no_mode_tries_all_and_one_of_quick_modes_all_but_capt
 def test_what_torch_does_not_let_out_of_vmap_is_refused(name):
     for way in BATCHED:
         assert said(ready(ZOO[name].kernel), way) == {}
+
+
+def test_a_module_that_a_checkpoint_runs_again_refuses_vmap():
+    kernel = load_directions(Checkpointed, "rmsnorm")[-1]
+    for way in BATCHED:
+        assert said(kernel, way, replace(ROWS, shape=(2, 64))) == {}
 
 
 @pytest.mark.parametrize("way", [*BATCHED, "quick"])

@@ -1,8 +1,11 @@
 """An nn.Module as a kernel: a class or an instance, its own parameters left alone, and what cannot be one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from directions import GROUPS, ROWS, both
+from norms import Checkpointed
 from torch import nn
 
 from verify_norm.cases import make
@@ -102,6 +105,16 @@ def test_a_modules_own_parameters_and_mode_stay():
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
+@pytest.mark.parametrize("frozen", [(), ("weight",)])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_backward_reads_the_weight_of_its_case_again(own, frozen):
+    module = Checkpointed(16)
+    found = both(module if own else Checkpointed, replace(ROWS, frozen=frozen), "rmsnorm")
+    assert found == {"rmsnorm_fwd": set(), "rmsnorm_bwd": set()}
+    assert isinstance(module.weight, nn.Parameter)
+    assert bool((module.weight == 1).all())
+
+
 class NoEps(nn.Module):
     def forward(self, x):
         return x
@@ -172,6 +185,25 @@ def test_a_module_that_cannot_be_bound_is_told_in_one_line(target, op, said):
         load_directions(target, op)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+def test_a_module_whose_parameters_no_call_can_replace_is_told_in_one_line():
+    for target, said in (
+        (torch.jit.script(PrivateRMSNorm(8)), "by torch.jit"),
+        (nn.DataParallel(nn.RMSNorm(8)), "an nn.D"),
+    ):
+        with pytest.raises(UsageError, match=f"is {said}.*name the module inside"):
+            load_directions(target, "rmsnorm_fwd", "eps=1e-3")
+
+
+def test_a_module_that_makes_its_parameters_in_its_first_call_has_to_be_called_once():
+    for target in (nn.LazyBatchNorm1d, nn.LazyBatchNorm1d()):
+        with pytest.raises(UsageError, match="name an instance that has been called once"):
+            load_directions(target, "batchnorm")
+    module = nn.LazyBatchNorm1d()
+    module(torch.ones(2, 3))
+    assert not any(both(module, CaseSpec((5, 3))).values())
 
 
 class OfANumber(nn.Module):

@@ -24,6 +24,7 @@ from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.geometry import differentiable, refusal
 from verify_norm.core.kernel import Kernel
+from verify_norm.core.ops import forward_of
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import module_calls
@@ -49,13 +50,13 @@ def _no_graph(kernel: Kernel, _: Collection[str]) -> str:
 def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
     """The gradients by torch's autograd are right however they are asked for, or torch raises.
 
-    A case tries one way, and a small case all of them: two backwards over one graph, by `grad` and by `backward`;
-    inputs or outputs overwritten between forward and backward; the gradients of each set of outputs; another forward
-    before the backward, of other values, options or shape; a backward in another thread; saved tensors that come back
-    in other memory; a sum that x and residual share, and the gradient of one of them alone; derivatives of the
-    gradients; forward mode (`jvp`). Where tensors are overwritten, and for derivatives and forward mode, a kernel may
-    raise instead (`save_for_backward`, `once_differentiable`). It may mark mean and rstd as not differentiable.
-    What differs in the usual way too is left to `determinism`.
+    A case tries one way, and a small case all of them: two backwards over one graph, by `grad` and by `backward`, which
+    leave the outputs of the forward as they are; inputs or outputs overwritten between forward and backward; the
+    gradients of each set of outputs; another forward before the backward, of other values, options or shape; a backward
+    in another thread; saved tensors that come back in other memory; a sum that x and residual share, and the gradient
+    of one of them alone; derivatives of the gradients; forward mode (`jvp`). Where tensors are overwritten, and for
+    derivatives and forward mode, a kernel may raise instead (`save_for_backward`, `once_differentiable`). It may mark
+    mean and rstd as not differentiable. What differs in the usual way too is left to `determinism`.
     """
     offered = ways.offered(run.case.op, autograd=True)["autograd"]
     tried, wrong = list[str](), list[Difference]()
@@ -73,7 +74,11 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
 
 def _second_backward(run: Run) -> Found:
-    """Yield what is wrong in a second backward over one graph, by `grad` or by `backward`, after one with other dy."""
+    """Yield what is wrong in a second backward over one graph, by `grad` or by `backward`, after one with other dy.
+
+    By `grad` none writes .grad, or over what the forward returned or updated: the caller may still use y, and a forward
+    that runs again in a backward moves BatchNorm's running statistics again.
+    """
 
     def second(graph: Graph, given: Mapping[str, Any]) -> Any:
         return graph.gradients(_after_another(graph, given), retain_graph=True)
@@ -81,7 +86,15 @@ def _second_backward(run: Run) -> Found:
     def accumulated(graph: Graph, given: Mapping[str, Any], zeros: bool) -> Any:
         for leaf in graph.leaves.values():
             leaf.grad = torch.zeros_like(leaf) if zeros else None  # some kernels add to what is there alone
+        states = {t.name: graph.inputs[t.name] for t in forward_of(graph.op).inputs if t.role == "state"}
+        held = {**graph.outputs, **states}
+        before = {name: tensor.detach().clone() for name, tensor in held.items() if isinstance(tensor, torch.Tensor)}
         asks = _after_another(graph, given)
+        moved = [name for name, values in before.items() if not contents.same_values(values, held[name])]
+        if moved:
+            raise ValueError(
+                f"torch.autograd.grad changes {' and '.join(moved)}, which the forward has given the caller"
+            )
         written = [
             f"{name}.grad"
             for name, leaf in graph.leaves.items()

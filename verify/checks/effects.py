@@ -37,10 +37,10 @@ def effects(run: Run) -> Iterator[Finding | Note | Tried]:
     state_dict, and which of its parameters require a gradient, and can be copied; two of a class share no parameter. A
     new module has a repr, its running statistics in its state_dict, and no parameters beyond those asked for; a
     constructor that takes device and dtype heeds them; notes say where reset_parameters() or a first value is another
-    than usual. Operators of torch.library keep what their schema and their fake implementation promise. A case also
-    looks at one of three things: the operators of torch.library that the compiled kernel calls; whether anything grows
-    with each call; whether BatchNorm in training counts each batch once, and with momentum=None averages over those it
-    has counted.
+    than usual, and where a call of a module runs no hooks. Operators of torch.library keep what their schema and their
+    fake implementation promise. A case also looks at one of three things: the operators of torch.library that the
+    compiled kernel calls; whether anything grows with each call; whether BatchNorm in training counts each batch once,
+    and with momentum=None averages over those it has counted.
     """
     words = lasting(run.effects, lambda: rerun(run, whole=True))
     damaged = tuple(written_to(damage.buffer) for damage in run.damage)  # `memory` reports it
@@ -110,6 +110,7 @@ def _kept_graph(run: Run) -> Iterator[Finding]:
     assert recorded.run is not None
     rerun(replace(run, kernel=replace(recorded, run=instance.serving(recorded.run))))
     for module in instance.modules.values():
+        instance.put_back(module)
         try:
             copies.deep(module, torch.nn.Module)
         except RuntimeError as error:

@@ -40,10 +40,11 @@ NARROW = "bfloat16"  # what autocast may round to
 SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
 UNTYPED = "; a tensor that is made without a dtype has that type"
 # What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward; a
-# tensor that a class of the kernel's, or the graph of its backward, holds beyond vmap. A mistake in Python is none.
+# tensor that a class of the kernel's, the graph of its backward, or a checkpoint holds beyond vmap. A mistake in Python
+# is none.
 DECLINED = re.compile(
     r"(?!(Name|UnboundLocal|Attribute|Type|Key|Index|ZeroDivision|Import|ModuleNotFound)Error\b)"
-    r".*(grad|detach|leaf variable|inference mode|deterministic|being vmapped)",
+    r".*(grad|detach|leaf variable|inference mode|deterministic|being vmapped|checkpoint)",
     re.IGNORECASE | re.DOTALL,
 )
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from verify_norm.cases.contents import same_bits
 from verify_norm.loading.copies import Copy
+from verify_norm.loading.module_state import put
 
 # how parameters get new values; the last one as load_state_dict(assign=True) does
 WRITES = ("in place under torch.no_grad()", "through .data", "by load_state_dict()", "as a new nn.Parameter")
@@ -30,13 +31,15 @@ class Instance:
 
     It has one module for each way to construct it; a module that a user names is copied, so that it stays as it is.
     Without `writes` the call's own tensors replace the parameters, for example where one requires a gradient: what the
-    graph of an earlier call has saved stays as it is. `replaces` says whether a call has done so, with buffers too.
+    graph of an earlier call has saved stays as it is. `replaces` says whether a call has done so, with buffers too;
+    `own` holds the tensors of modules that have those of a recorded call, whose backward may still come.
     """
 
     turn: int = 0
     writes: bool = True
     modules: dict[str, nn.Module] = field(default_factory=dict)
     replaces: bool = False
+    own: list[tuple[nn.Module, Mapping[str, torch.Tensor]]] = field(default_factory=list)
 
     def serving(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with this instance wherever it calls a module."""
@@ -53,6 +56,13 @@ class Instance:
         if key not in self.modules:
             self.modules[key] = construct()
         return self.modules[key]
+
+    def put_back(self, module: nn.Module) -> None:
+        """Give a module its own tensors again, after recorded calls."""
+        for one, own in self.own:
+            if one is module:
+                put(module, own)
+        self.own = [(one, own) for one, own in self.own if one is not module]
 
     def counted(self) -> dict[str, int]:
         """Return the batches that the modules have counted, by the name of the buffer."""

@@ -1,9 +1,11 @@
 """What a call must leave of a module besides values: its mode, the names of its state_dict, and its parameters."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 NAMES = "names of state_dict"
 
@@ -33,6 +35,39 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str
         now = after.get(name, value)  # what is no longer there is missing among the names
         if now != value:
             yield f"{name} from {value} to {now}"
+
+
+def put(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Put tensors in the place of a module's own, wherever it holds them, and return these.
+
+    >>> module, weight = nn.RMSNorm(2), nn.RMSNorm(2).weight
+    >>> own = put(module, {"weight": weight})
+    >>> module.weight is weight, put(module, own)["weight"] is weight, own["weight"] is module.weight
+    (True, True, True)
+    """
+    own = {name: attrgetter(name)(module) for name in tensors}
+    new = {id(own[name]): tensor for name, tensor in tensors.items()}
+    for one in module.modules():
+        for held in (one._parameters, one._buffers):
+            held.update({name: new[id(tensor)] for name, tensor in held.items() if id(tensor) in new})  # type: ignore[misc]
+    return own
+
+
+@contextmanager
+def hooked(module: nn.Module, faults: list[tuple[str, bool]] | None) -> Iterator[None]:
+    """Add to the faults, if there are any to look for, that a call of the module in the block runs no hook of it."""
+    if faults is None:
+        yield
+        return
+    ran: list[str] = []
+    handle = module.register_forward_hook(lambda *_: ran.append("forward"))
+    try:
+        yield
+    finally:
+        handle.remove()
+    if not ran:
+        words = "a call of the module runs no hooks, as FSDP and profilers need them: its __call__ is not nn.Module's"
+        faults.append((words, False))
 
 
 def shared(one: nn.Module, other: nn.Module) -> list[str]:

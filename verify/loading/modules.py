@@ -1,7 +1,8 @@
 """An nn.Module as a kernel: a class is constructed for each case, an instance gets the cases that fit it.
 
 During a call the case's weight, bias and running statistics replace the module's own (torch.func.functional_call): no
-module is changed, and gradients are those of the case's tensors.
+module of a user's is changed, and gradients are those of the case's tensors. Where a call is recorded they stay in the
+module, which is then one of the judge's: its backward may read them again, as under torch.utils.checkpoint.
 """
 
 import inspect
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.loading import module_calls, module_construction, module_state
@@ -27,6 +29,7 @@ from verify_norm.loading.signatures import signature
 
 STARS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 INSTANCE = "or name an instance of it, such as path/file.py:norm"
+FIXED = {torch.jit.ScriptModule: "by torch.jit.script", nn.DataParallel: "an nn.DataParallel"}
 TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "momentum": 0.1}
 
 
@@ -38,6 +41,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
     module = target
     if made is not None:
         made, module = _tried(candidate, made)
+    _replaceable(module, name)
     pristine = of_module(deep, module)  # before any call
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps it
     elsewhere = {*op.attrs, FEATURES, "weight", "bias", *([p.name for p in _takes(target, name)] if made else ())}
@@ -48,8 +52,10 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
 
     def made_for(given: Mapping[str, Any]) -> nn.Module:
         instance = module_calls.current()
+        if made is None and instance is not None:
+            return instance.kept("", lambda: of_module(deep, pristine))
         if made is None:
-            return module if instance is None else instance.kept("", lambda: of_module(deep, pristine))
+            return of_module(deep, pristine) if _recorded(given) else module
         weight, bias, running = (given.get(n) is not None for n in ("weight", "bias", "running_mean"))
         more = {FEATURES: features(op, given), "bias": bias, "affine": weight or bias, "running": running}
         values = {**given, **more}
@@ -74,6 +80,8 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         used, instance, copying = made_for(given), module_calls.current(), module_calls.copied()
         if copying is not None and (copy := of_module(copying[0], used, partial(another, given))) is not used:
             copying[1].append(used := copy)
+        if instance is not None:
+            instance.put_back(used)
         tensors = {
             key: given[role].reshape(attrgetter(key)(used).shape)
             for role, key in roles_of(used, name).items()
@@ -93,15 +101,34 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
             if was != training:
                 used.train(training)
             before = {} if changes is None else module_state.facts(used)
-            returned = call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
+            with module_state.hooked(used, module_calls.faults()):
+                returned = call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
             if changes is not None:
                 changes += module_state.changes(before, module_state.facts(used))
+            if used is not module and _recorded(given):
+                held = module_state.put(used, tensors)
+                if instance is not None:
+                    instance.own.append((used, held))
             return returned
         finally:
             if was != training and instance is None:
                 used.train(was)
 
     return call, domain_of(candidate, module, made, call_binding.unset, autograd=autograd)
+
+
+def _replaceable(module: nn.Module, name: str) -> None:
+    """Raise UsageError if a call cannot replace the module's parameters."""
+    for kind, words in FIXED.items():
+        if isinstance(module, kind):
+            raise UsageError(f"{name} is {words}, whose parameters no call can replace; name the module inside")
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        raise UsageError(f"{name} makes its parameters in its first call; name an instance that has been called once")
+
+
+def _recorded(given: Mapping[str, Any]) -> bool:
+    """Return whether torch records a call of these values."""
+    return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in given.values())
 
 
 def _constructor(candidate: Candidate, inputs: tuple[str, ...]) -> Binding:
