@@ -50,6 +50,7 @@ NAMES = {  # fields whose values `read_spec` holds to a list
     (CaseSpec, "shape"): st.sampled_from(((2, 3), (4, 0, 5), (1, 1, 7))),
     (CaseSpec, "normalized_ndim"): st.just(2),
     (CaseSpec, "batch"): st.integers(1, 9),
+    (CaseSpec, "weight_offset"): st.floats(allow_nan=False, allow_infinity=False, width=32).filter(bool),
     **{(CaseSpec, name): st.sampled_from(ways.known(name)) for name in ways.WAYS},
 }
 SPECS = instances(CaseSpec, NAMES)
