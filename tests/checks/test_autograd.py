@@ -22,6 +22,7 @@ from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.geometry import differentiable, thawed
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
+from verify_norm.kernels.zoo.functions import OverY
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
@@ -286,23 +287,6 @@ def test_the_mode_of_another_batchnorm():
         "with other options comes before the backward"
         in said(batchnorm_of_the_last_mode, "between", spec, "batchnorm")["dx"]
     )
-
-
-class OverY(Once):
-    """Its backward overwrites y, which the caller still holds."""
-
-    @staticmethod
-    def forward(ctx, x, weight, eps):
-        y = Once.forward(ctx, x, weight, eps)
-        ctx.y = y.detach()
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dy):
-        dx, dw = gradients(dy, *ctx.saved_tensors)
-        ctx.y.copy_(dx)
-        return dx, dw, None
 
 
 def test_a_backward_that_overwrites_what_the_forward_returned():

@@ -88,6 +88,7 @@ def test_nobody_waits_where_the_files_cannot_be_written(monkeypatch, tmp_path):
 def test_large_cases():
     assert [large(CaseSpec((rows, LARGE // 4))) for rows in (3, 4)] == [False, True]
     assert large(CaseSpec((2, 3), x_layout="far"))
+    assert [large(CaseSpec((2, 4096), batch=batch)) for batch in (LARGE // 4096 - 1, LARGE // 4096)] == [False, True]
 
 
 def test_nobody_waits_for_ever(monkeypatch):
