@@ -138,6 +138,7 @@ def test_a_batch_meets_the_clauses_too():
         ("eps>=1e-6,eps<1e-5", "rmsnorm_fwd", CaseSpec((2, 3), eps=1e-4), CaseSpec((2, 3), eps=1e-6)),
         ("eps>=1e-6,eps<1e-9", "rmsnorm_fwd", CaseSpec((2, 3), eps=1e-4), CaseSpec((2, 3), eps=1e-4)),
         ("eps>0", "rmsnorm_fwd", CaseSpec((2, 3), eps=0.0), CaseSpec((2, 3), eps=1e-12)),
+        ("eps>0,eps<1e-13", "rmsnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3), eps=5e-14)),
         ("weight_offset>0", "rmsnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3), weight_offset=0.25)),
         ("G=4", "groupnorm_fwd", CaseSpec((2, 6, 5), num_groups=3), CaseSpec((2, 8, 5), num_groups=4)),
         ("C%4=0", "groupnorm_fwd", CaseSpec((2, 6, 5), num_groups=3), CaseSpec((2, 12, 5), num_groups=3)),

@@ -61,6 +61,8 @@ WRONG = [  # a text, the beginning of what is said of it
     ("N>=2^k", "only: cannot read 'N>=2^k'; expected N, "),
     ("N=-8", "only: cannot read 'N=-8'; expected N, "),
     ("N=" + "9" * 4000, "only: cannot read 'N=999"),
+    ("momentum=2", "only: momentum: expected a finite number from 0 to 1, got 2.0"),
+    ("weight_offset=1+0.1", "only: weight_offset: expected a number of float32, such as 0.10000000149011612, got 0.1"),
     ("eps=nan", "only: cannot read 'eps=nan'; expected eps, "),
     ("weight=maybe", "only: cannot read 'weight=maybe'; expected weight, "),
     ("weight>1", "only: cannot read 'weight>1'; expected weight, "),

@@ -90,10 +90,13 @@ def _held(clauses: Sequence[Clause], spec: CaseSpec, op: Op) -> CaseSpec:
 def _usual(name: str, spec: CaseSpec, clauses: list[Clause]) -> float:
     """Return the nearest number that all of the clauses allow, in the field's range; the case's own if none is."""
     value: float = getattr(spec, name)
-    usual = USUAL + USUAL_EPS if name == "eps" else USUAL
-    pool = (value, *(v for clause in clauses for v in clause.values), *usual)
-    allowed = [v for v in pool if out_of_range(name, v) is None and all(clause.met(v) for clause in clauses)]
-    return min(allowed, key=lambda v: abs(v - value), default=value)
+    bounds = [v for clause in clauses for v in clause.values]
+    between = ((one + other) / 2 for one, other in combinations(bounds, 2))
+    for pool in ((value, *bounds, *USUAL, *(USUAL_EPS if name == "eps" else ())), between):
+        allowed = [v for v in pool if out_of_range(name, v) is None and all(clause.met(v) for clause in clauses)]
+        if allowed:
+            return min(allowed, key=lambda v: abs(v - value))
+    return value
 
 
 def _afforded(fitted: CaseSpec, spec: CaseSpec) -> CaseSpec:

@@ -21,6 +21,7 @@ from verify_norm.core.dtypes import FORMATS, dtype_name
 from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.layouts import LAYOUT_FIELDS, layout_field, layout_of
 from verify_norm.core.op import Op
+from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import LAYOUTS, CaseSpec
 
 HINTS = get_type_hints(CaseSpec)
@@ -237,6 +238,10 @@ def _clause(text: str) -> Clause:
         made = Clause(name, relation, numbers)
     if not right:
         raise UsageError(f"only: cannot read {text!r:.60}; expected {name}, {CLAUSES[name]}")
+    if name in NUMBERS and relation == "=":
+        for value in made.values:
+            if refused := out_of_range(name, value):
+                raise UsageError(f"only: {refused}")
     return made
 
 
