@@ -90,7 +90,7 @@ def _held(clauses: Sequence[Clause], spec: CaseSpec, op: Op) -> CaseSpec:
 def _usual(name: str, spec: CaseSpec, clauses: list[Clause]) -> float:
     """Return the nearest number that all of the clauses allow, in the field's range; the case's own if none is."""
     value: float = getattr(spec, name)
-    bounds = [v for clause in clauses for v in clause.values]
+    bounds: list[float] = [v for clause in clauses for v in clause.values]
     between = ((one + other) / 2 for one, other in combinations(bounds, 2))
     for pool in ((value, *bounds, *USUAL, *(USUAL_EPS if name == "eps" else ())), between):
         allowed = [v for v in pool if out_of_range(name, v) is None and all(clause.met(v) for clause in clauses)]
