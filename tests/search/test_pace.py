@@ -50,7 +50,9 @@ def test_on_a_gpu_rows_cost_the_kernel_alone_and_small_cases_cost_what_large_one
     pace = Pace("cuda", 60.0, [((64, 4096), 0.05, 0.0004), ((4096, 2**14), 0.1, 0.001)])
     assert pace.allows((2**20, 2**22))
     assert pace.allows((2**15, 2**26))
-    assert not pace.allows((2**20, 2**31))
+    assert pace.allows((2**20, 2**31)), "the judge compares so large a batch by its rows"
+    assert not Pace("cuda", 60.0, [((4096, 2**22), 0.05, 0.02)]).allows((2**19, 2**31))
+    assert not Pace("cuda", 60.0, [((4096, 2**22), 0.2, 0.0001)]).allows((2**19, 2**27))
     slow = Pace("cuda", 60.0, [((64, 4096), 0.5, 0.45)])  # a loop over rows in Python
     assert not slow.allows((2**20, 2**22))
     assert not Pace("cpu", 60.0, [((64, 4096), 0.05, 0.0004)]).allows((2**20, 2**22))

@@ -14,6 +14,7 @@ Size = tuple[int, int]  # rows and elements of x
 # The sizes that every kernel runs: Triton's interpreter takes 5 ms a program.
 ALWAYS: dict[str, Size] = {"cpu": (300, 2**19), "cuda": (300, 2**23)}
 ALIKE = {"cpu": 1, "cuda": 2**22}  # elements: fewer cost the judge no less
+JUDGED = 2**27  # elements: the judge compares a larger batch by its rows (`verify_norm.checks.relations.enormous`)
 SHARE = {"cpu": 1 / 40, "cuda": 1 / 15}  # of the time: the most that a larger case may take
 WIDE = 1 / 8  # of the time: the most that the largest corner cases may take together before the random ones
 SPARE = 1 / 30  # of the time: what the largest corner cases leave that come behind the random ones
@@ -114,7 +115,7 @@ class Pace:
         rows, elements = wanted
         outside = kernel = inf
         for (r, e), seconds, inside in self.seen:
-            more = max(1.0, elements / max(e, ALIKE[self.device]))
-            outside = min(outside, more * (seconds - inside))
-            kernel = min(kernel, max(more, rows / max(r, 1)) * inside)
+            alike = max(e, ALIKE[self.device])
+            outside = min(outside, max(1.0, min(elements, JUDGED) / alike) * (seconds - inside))
+            kernel = min(kernel, max(1.0, elements / alike, rows / max(r, 1)) * inside)
         return outside + kernel
