@@ -90,6 +90,10 @@ def test_a_right_kernel_is_right_in_an_enormous_batch(few, op, dtype):
     assert said(function, op, replace(spec, dtype=dtype)) == {}
 
 
+def test_a_batch_of_no_whole_number_of_repetitions(few):
+    assert said(backward, "layernorm_bwd", replace(ROWS, batch=38)) == {}
+
+
 @pytest.mark.parametrize("output", WRONG)
 def test_what_is_wrong_there_alone_is_found(few, output):
     op, change = WRONG[output]

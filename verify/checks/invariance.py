@@ -11,7 +11,7 @@ from verify_norm.cases import make
 from verify_norm.cases.device_array import beside, in_memory
 from verify_norm.cases.random import generator
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.enormous import enormous, in_batches, wrong_rows
+from verify_norm.checks.relations.enormous import enormous, in_batches, repetitions, wrong_rows
 from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, rerun
 from verify_norm.checks.relations.two_runs import reordering
 from verify_norm.core import judge
@@ -78,7 +78,7 @@ def batch_invariance(run: Run) -> Iterator[Finding | Observed | NoData]:
 
 def _enormous(run: Run) -> Iterator[Finding | NoData]:
     """Yield the findings of batches of 2^31 elements and more, in which only what is wrong counts."""
-    index = np.arange(run.case.spec.batch) % run.case.spec.shape[0]
+    index = np.tile(np.arange(run.case.spec.shape[0]), repetitions(run))
     found, without = list[Finding](), list[NoData]()
     for batch in in_batches(run):
         if isinstance(batch, Finding):

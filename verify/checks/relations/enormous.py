@@ -24,7 +24,7 @@ from verify_norm.core.layouts import layout_field
 from verify_norm.core.run import Expected, Output, Run
 from verify_norm.running.execute import unjudged
 
-ELEMENTS = 2**31  # of x: their last index has 32 bits and a sign
+ELEMENTS = 2**28  # of x, from which on no array of float64 holds a batch: one with an --only may end below 2^31
 CHUNK = 2**26  # elements that are compared at a time
 OF_ROWS = ("data", "sample", "position", "statistic")  # extents of inputs whose first dimension is that of x
 CERTAIN = 2.0  # times the bound: the values that are compared are rounded to float32
@@ -37,13 +37,18 @@ def enormous(run: Run) -> bool:
     return run.case.spec.batch > 0 and prod(repeated(run.case.spec).shape) >= ELEMENTS
 
 
+def repetitions(run: Run) -> int:
+    """Return how often all rows of the case are there: a batch has no part of them."""
+    return run.case.spec.batch // run.case.spec.shape[0]
+
+
 def in_batches(run: Run) -> Iterator[tuple[str, Run] | Finding | NoData]:
     """Yield what the batch is, in words, and its run: the tensors, and the values of the outputs that have no rows.
 
     The second time x and the tensors of its shape are transposed in memory, if the kernel takes that. Yields a finding
     if the kernel fails; NoData if it lacks memory for the batch, or runs in another process.
     """
-    case, times = run.case, run.case.spec.batch // run.case.spec.shape[0]
+    case, times = run.case, repetitions(run)
     data = {tensor.name: TRANSPOSED for tensor in case.op.inputs if tensor.extent == "data"}
     transposed = replace(case.spec, **{layout_field(name): layout for name, layout in data.items()})  # type: ignore[arg-type]
     for words, names in (
@@ -71,7 +76,7 @@ def in_batches(run: Run) -> Iterator[tuple[str, Run] | Finding | NoData]:
 
 def wrong_rows(run: Run, batch: Run, words: str) -> Iterator[Finding]:
     """Yield the outputs of which a row is wrong in the batch, and right in the case."""
-    times = run.case.spec.batch // run.case.spec.shape[0]
+    times = repetitions(run)
     for tensor in run.case.op.outputs:
         name = tensor.name
         got, usual, expected = batch.returned.get(name), run.outputs.get(name), run.case.expected.get(name)
