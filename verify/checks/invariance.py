@@ -11,7 +11,7 @@ from verify_norm.cases import make
 from verify_norm.cases.device_array import beside, in_memory
 from verify_norm.cases.random import generator
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.enormous import enormous, in_batches, repetitions, wrong_rows
+from verify_norm.checks.relations.enormous import enormous, in_a_batch, repetitions, wrong_rows
 from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, rerun
 from verify_norm.checks.relations.two_runs import reordering
 from verify_norm.core import judge
@@ -78,19 +78,24 @@ def batch_invariance(run: Run) -> Iterator[Finding | Observed | NoData]:
 
 def _enormous(run: Run) -> Iterator[Finding | NoData]:
     """Yield the findings of batches of 2^31 elements and more, in which only what is wrong counts."""
+    plain = _wrong_in_enormous(run, transposed=False)
+    failed = any(found.status == "error" for found in plain or ())  # which may have broken the context of the device
+    swapped = None if failed else _wrong_in_enormous(run, transposed=True)
+    yield from _first_of_each([*(plain or ()), *(swapped or ())]).values()
+    if plain is None and swapped is None:
+        yield NoData()
+
+
+def _wrong_in_enormous(run: Run, *, transposed: bool) -> list[Finding] | None:
+    """Return what is wrong in one such batch, whose gigabytes are free then; None where it does not run."""
+    batch = in_a_batch(run, transposed=transposed)
+    if batch is None:
+        return None
+    if isinstance(batch, Finding):
+        return [batch]
+    words, ran = batch
     index = np.tile(np.arange(run.case.spec.shape[0]), repetitions(run))
-    found, without = list[Finding](), list[NoData]()
-    for batch in in_batches(run):
-        if isinstance(batch, Finding):
-            found.append(batch)
-        elif isinstance(batch, NoData):
-            without.append(batch)
-        else:
-            words, ran = batch
-            found += wrong_rows(run, ran, words)
-            found += _wrong_sums(run, _Batch(index, words, ran, ()))
-    yield from _first_of_each(found).values()
-    yield from without[1:]  # neither of the two
+    return [*wrong_rows(run, ran, words), *_wrong_sums(run, _Batch(index, words, ran, ()))]
 
 
 def _spiked(run: Run, column: int) -> Run:

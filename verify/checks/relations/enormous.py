@@ -18,10 +18,11 @@ from verify_norm.cases.device_array import in_memory
 from verify_norm.checks.check import finding
 from verify_norm.core import judge
 from verify_norm.core.excess import element
-from verify_norm.core.finding import Finding, NoData
+from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import repeated
 from verify_norm.core.layouts import layout_field
 from verify_norm.core.run import Expected, Output, Run
+from verify_norm.core.spec import having
 from verify_norm.running.execute import unjudged
 
 ELEMENTS = 2**28  # of x, from which on no array of float64 holds a batch: one with an --only may end below 2^31
@@ -42,36 +43,30 @@ def repetitions(run: Run) -> int:
     return run.case.spec.batch // run.case.spec.shape[0]
 
 
-def in_batches(run: Run) -> Iterator[tuple[str, Run] | Finding | NoData]:
-    """Yield what the batch is, in words, and its run: the tensors, and the values of the outputs that have no rows.
+def in_a_batch(run: Run, *, transposed: bool) -> tuple[str, Run] | Finding | None:
+    """Return what the batch is, in words, and its run: the tensors, and the values of the outputs that have no rows.
 
-    The second time x and the tensors of its shape are transposed in memory, if the kernel takes that. Yields a finding
-    if the kernel fails; NoData if it lacks memory for the batch, or runs in another process.
+    x and the tensors of its shape are contiguous, or `transposed` in memory. Returns a finding if the kernel fails;
+    None if it takes no such layout, lacks memory for the batch, or runs in another process.
     """
     case, times = run.case, repetitions(run)
-    data = {tensor.name: TRANSPOSED for tensor in case.op.inputs if tensor.extent == "data"}
-    transposed = replace(case.spec, **{layout_field(name): layout for name, layout in data.items()})  # type: ignore[arg-type]
-    for words, names in (
-        (f"repeated {times} times", set[str]()),
-        (f"repeated {times} times and transposed", set(data)),
-    ):
-        if run.kernel.remote or (names and run.kernel.refuses(transposed) is not None):
-            yield NoData()
-            continue
-        fresh = make.build(case.spec, case.op, run.kernel.contract, case.device, case.exact, poison=case.poison)
-        rows = {t.name: _repeated(fresh.arguments[t.name], times) for t in case.op.inputs if t.extent in OF_ROWS}
-        rows |= {name: _transposed(rows[name]) for name in names}
-        called = unjudged(run.kernel, replace(fresh, arguments={**fresh.arguments, **rows}))
-        if called.problem is None:
-            sums = {t.name for t in case.op.outputs if t.extent == "affine"} & {*called.outputs}
-            values = {name: _output(called.outputs[name]) for name in sums}
-            yield words, Run(run.kernel, case, values, returned=called.outputs)
-        elif called.refused or called.limits or NO_MEMORY in called.problem.lower():
-            yield NoData()
-        else:
-            message = f"the kernel fails where its rows are {words}: {called.problem}"
-            yield finding(run, "batch_invariance", None, message, status="error")
-            return  # it may have broken the context of the device
+    swapped = {tensor.name for tensor in case.op.inputs if tensor.extent == "data"} if transposed else set[str]()
+    spec = having(case.spec, {layout_field(name): TRANSPOSED for name in swapped})
+    if run.kernel.remote or run.kernel.refuses(spec) is not None:
+        return None
+    words = f"repeated {times} times" + " and transposed" * transposed
+    fresh = make.build(case.spec, case.op, run.kernel.contract, case.device, case.exact, poison=case.poison)
+    rows = {t.name: _repeated(fresh.arguments[t.name], times) for t in case.op.inputs if t.extent in OF_ROWS}
+    rows |= {name: _transposed(rows[name]) for name in swapped}
+    called = unjudged(run.kernel, replace(fresh, arguments={**fresh.arguments, **rows}))
+    if called.problem is None:
+        sums = {t.name for t in case.op.outputs if t.extent == "affine"} & {*called.outputs}
+        values = {name: _output(called.outputs[name]) for name in sums}
+        return words, Run(run.kernel, case, values, returned=called.outputs)
+    if called.refused or called.limits or NO_MEMORY in called.problem.lower():
+        return None
+    message = f"the kernel fails where its rows are {words}: {called.problem}"
+    return finding(run, "batch_invariance", None, message, status="error")
 
 
 def wrong_rows(run: Run, batch: Run, words: str) -> Iterator[Finding]:
