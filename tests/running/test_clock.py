@@ -2,7 +2,9 @@
 
 import pytest
 
+from verify_norm.core.work import Compiled
 from verify_norm.running.clock import Clock, untimed
+from verify_norm.running.compilation import Meter
 
 
 def test_the_clock_counts_what_a_function_takes_even_if_it_raises(monkeypatch):
@@ -14,6 +16,20 @@ def test_the_clock_counts_what_a_function_takes_even_if_it_raises(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         clock.around(lambda: 1 / 0, "cpu")()
     assert clock.seconds == 7.0
+
+
+def test_the_clock_tells_compilation_apart(monkeypatch):
+    now, meter = iter([1.0, 6.0, 10.0, 11.0]), Meter()
+    monkeypatch.setattr("verify_norm.running.clock.METER", meter)
+    clock = Clock(now=lambda: next(now))
+
+    def compiles():
+        meter.total += Compiled(kernels=1, seconds=4.5)
+
+    clock.around(compiles, "cpu")()
+    clock.around(lambda: None, "cpu")()
+    assert (clock.seconds, clock.compiling, clock.running) == (6.0, 4.5, 1.5)
+    assert Clock(1.0, compiling=1.25).running == 0.0, "two threads may compile at the same time"
 
 
 def test_a_function_in_two_clocks_is_still_known():

@@ -92,7 +92,8 @@ def test_a_graph_includes_its_kernels(untraced, meter):
 
 def test_a_run_adds_up_what_its_cases_compile(meter, few_corners, monkeypatch):
     few_corners(slice(3))
-    monkeypatch.setattr("verify_norm.search.examine.METER", meter)
+    for module in ("search.examine", "running.clock"):
+        monkeypatch.setattr(f"verify_norm.{module}.METER", meter)
 
     def compiles(x, weight, eps, weight_offset, normalized_shape):
         heard(2.0)
@@ -103,6 +104,7 @@ def test_a_run_adds_up_what_its_cases_compile(meter, few_corners, monkeypatch):
     assert report.cases == 3
     assert report.work.compiled == Compiled(kernels=3, cached=3, seconds=6.0)
     assert (report.work.workers, report.work.started) == (1, 0)
+    assert report.seconds_in_kernel == 0.0
 
 
 KERNEL = """

@@ -20,9 +20,11 @@ from verify_norm.core.errors import Exit
 from verify_norm.core.run import Called
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
+from verify_norm.core.work import Compiled
 from verify_norm.loading.registry import load_directions
 from verify_norm.loading.returned import RefusedError
 from verify_norm.running.calling import POISON, REPLACES
+from verify_norm.running.compilation import Meter
 from verify_norm.running.execute import execute, results
 from verify_norm.search.search import replay
 
@@ -343,3 +345,18 @@ def test_the_time_of_a_case_is_that_of_the_processor():
         return layernorm_fwd(x, weight, bias, eps, normalized_shape)
 
     assert 0 < run_of(sleeping).seconds < 0.1
+
+
+def test_the_time_of_a_case_is_that_of_any_other_run(monkeypatch):
+    """A large case whose kernel had just been compiled made no further runs."""
+    meter = Meter()
+    monkeypatch.setattr("verify_norm.running.execute.METER", meter)
+
+    def compiling(x, weight, bias, eps, normalized_shape):
+        started = time.process_time()
+        while time.process_time() - started < 0.2:
+            pass
+        meter.total += Compiled(kernels=1, seconds=0.2)
+        return layernorm_fwd(x, weight, bias, eps, normalized_shape)
+
+    assert 0 < run_of(compiling).seconds < 0.1

@@ -234,7 +234,7 @@ def test_how_many_processes_and_how_much_time_for_each(monkeypatch):
     monkeypatch.setattr(crew, "cores", lambda: 2)
     assert (usual("cpu"), usual("cuda:1")) == (1, 2)
     monkeypatch.setattr(crew, "cores", lambda: 64)
-    assert (usual("cpu"), usual("cuda:1")) == (1, 8)
+    assert (usual("cpu"), usual("cuda:1")) == (1, 12)
     assert [Crew(Place("cpu"), n).slower for n in (1, 3)] == [1.0, 1.0]
     assert [Crew(Place("cuda:0"), n).slower for n in (1, 3)] == [1.0, 3.0]
     monkeypatch.setattr(crew, "cores", lambda: 2)

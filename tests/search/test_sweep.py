@@ -14,6 +14,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Tally
+from verify_norm.core.work import Compiled
 from verify_norm.running.isolate import InProcess
 from verify_norm.search import sweep
 from verify_norm.search.collector import Collector
@@ -365,6 +366,20 @@ def test_the_pace_learns_what_a_case_took_with_its_batch_if_that_ran(swept, monk
     for seed in inside:
         made.one(Lane(state.runner, at_once), CaseSpec((2, 8), batch=60, seed=seed))
     assert state.pace.seen == [(size, 2.0, 0.5), (size, 9.0, 9.0)]
+
+
+def test_the_pace_does_not_learn_what_was_compiled(swept, monkeypatch):
+    """Another case of the same types compiles nothing: cases of many rows were left out where a cache was empty."""
+    now = [100.0]
+    monkeypatch.setattr(sweep.time, "perf_counter", lambda: now[0])
+
+    def shows(spec):
+        now[0] += 2.0
+        return {"seconds": 0.25, "compiled": Compiled(kernels=3, seconds=1.5)}
+
+    made, state, *_ = swept(shows)
+    made.one(Lane(state.runner, at_once), CaseSpec((2, 8)))
+    assert state.pace.seen == [((2, 16), 0.5, 0.25)]
 
 
 def test_a_case_without_outputs_tells_no_pace(swept):

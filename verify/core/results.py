@@ -35,7 +35,7 @@ class Report(Rendered):
     environment : versions and hardware, by name.
     cases : the number of cases that ran to their end.
     seconds : the time of the run.
-    seconds_in_kernel : the time in calls of the kernel; of several processes it adds up.
+    seconds_in_kernel : the time in calls of the kernel without compilation; of several processes it adds up.
     findings : what is wrong, each with the smallest case that shows it.
     tallies : the errors of each output in each type.
     checks : each check that applies, with the number of its cases.

@@ -108,5 +108,5 @@ class Run:
     effects: tuple[str, ...] = ()  # what the call changed of the process and of what its arguments are, in words
     differs_on_gpu: tuple[str, ...] = ()  # operations that ran in Triton's interpreter and differ on a GPU
     operators: tuple[str, ...] = ()  # norm operators of torch that ran inside the kernel
-    seconds: float = 0.0  # from the arguments in place to the outputs read, which is most of what another run takes
+    seconds: float = 0.0  # from the arguments in place to the outputs read, without compilation: most of another run
     rerun_seconds: float = inf  # that another run may take

@@ -1,4 +1,4 @@
-"""The time inside a kernel, to the end of its work on the GPU."""
+"""The time inside a kernel, to the end of its work on the GPU, and how much of it went into compilation."""
 
 import functools
 import time
@@ -8,12 +8,15 @@ from typing import Any
 
 import torch
 
+from verify_norm.running.compilation import METER
+
 
 @dataclass(slots=True)
 class Clock:
-    """Adds up the time inside the functions that it wraps."""
+    """Adds up the seconds inside the functions that it wraps, and those of them in which something was compiled."""
 
     seconds: float = 0.0
+    compiling: float = 0.0
     now: Callable[[], float] = lambda: time.perf_counter()
 
     def around(self, function: Callable[..., Any] | None, device: str) -> Callable[..., Any] | None:
@@ -23,16 +26,22 @@ class Clock:
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            started = self.now()
+            started, compiled = self.now(), METER.total.seconds
             try:
                 result = function(*args, **kwargs)
                 synchronize(device)
                 return result
             finally:
                 self.seconds += self.now() - started
+                self.compiling += METER.total.seconds - compiled
 
         timed.__dict__["untimed"] = untimed(function)
         return timed
+
+    @property
+    def running(self) -> float:
+        """The seconds without compilation, which happens once for many calls."""
+        return max(self.seconds - self.compiling, 0.0)
 
 
 def untimed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from verify_norm.core.run import Called, Case, Output, Run
 from verify_norm.running import argument_writes, guards, packed
 from verify_norm.running.calling import Watch, call, call_here, states, writable
 from verify_norm.running.clock import synchronize
+from verify_norm.running.compilation import METER
 from verify_norm.running.surroundings import quiet, restoring_judge
 
 
@@ -38,7 +39,7 @@ def execute(
         synchronize(device)
         # Where all work is in this process, its processor time: other processes do not lengthen it.
         clock = time.process_time if device.type == "cpu" and not kernel.remote else time.perf_counter
-        started = clock()
+        started, compiled = clock(), METER.total.seconds
         arguments = argument_writes.Arguments(case.arguments)
         called = call(kernel, case, within, watch)
         observed: dict[str, Any] = {
@@ -48,7 +49,7 @@ def execute(
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, **observed)
         damage = (*arguments.damage(writable(kernel, case)), *called.damage)
         values = _values(called, case, kernel)
-        seconds = clock() - started
+        seconds = max(clock() - started - (METER.total.seconds - compiled), 0.0)
         case = _promoted(case, kernel.contract, values.get("y"))
         judged = {name: _judged(output, case, name) for name, output in values.items()}
         return Run(

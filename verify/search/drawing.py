@@ -25,7 +25,7 @@ from verify_norm.search.pace import SPARE, Pace, Size, cost
 
 # Elements of x and rows, at most, of small, middle and large cases. A kernel in Triton's interpreter runs small ones in
 # the time of a run, where there are none of middle size; torch also runs large ones.
-SMALL = {"cpu": (2**14, 300), "cuda": (2**15, 2**15)}
+SMALL = {"cpu": (2**14, 300), "cuda": (2**14, 2**14)}
 MIDDLE = {"cpu": SMALL["cpu"], "cuda": (2**19, 2**16 + 1)}
 LARGE = {"cpu": (2**18, 2**16 + 1), "cuda": (2**23, 2**20)}
 LARGE_SHARE = 5  # one large case for this number of other ones, or for twice as many if small ones come with others

@@ -188,7 +188,7 @@ def _examine(
         layouts=tuple(f"{name} {_layout(ran, name)}" for name in given),
         near=tuple(name for name in given if _near(ran, name)),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
-        seconds=clock.seconds,
+        seconds=clock.running,
         dead=_dead(device) or any(item.ended for _, item in tried),
     )
 

@@ -43,7 +43,7 @@ class Examined:
     layouts: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
-    seconds: float = 0.0  # inside the kernel
+    seconds: float = 0.0  # inside the kernel, without compilation
     compiled: Compiled = NOTHING
     dead: bool = False
     hung: bool = False

@@ -156,7 +156,8 @@ class Sweep:
         self.found |= bool(examined.findings) and not examined.limits
         if examined.tallies:
             batched = not further_runs.BATCHED.isdisjoint(examined.looked)
-            seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
+            seconds = time.perf_counter() - started - examined.compiled.seconds
+            seconds = max(seconds, examined.seconds)  # of a case in the journal, those it took
             state.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds, examined.seconds)
         lane.enter(partial(self.enter, examined))
         return examined
