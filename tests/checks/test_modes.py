@@ -19,7 +19,7 @@ from verify_norm.checks.modes import _cast
 from verify_norm.checks.relations import mode_table
 from verify_norm.core import ways
 from verify_norm.core.contract import Contract
-from verify_norm.core.finding import Finding, NoData
+from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Output
@@ -52,12 +52,15 @@ right = layernorm()
 
 
 def said(run, way, spec=ROWS, op="layernorm_fwd", device="cpu", **contract):
-    """What `modes` says of a case that names the mode, by output; None where it had nothing to look at."""
+    """What `modes` says of a case that names the mode, by output; "refused" if it does not run there, None if not tried."""
     kernel = run if isinstance(run, Kernel) else Kernel("k", op, run=run, contract=Contract(**contract))
     result = execute(kernel, make.case(replace(spec, mode=way), OPS[kernel.op], kernel.contract, device))
     assert CHECKS["modes"].looks(result)
-    items = CHECKS["modes"].function(result)
-    return {f.output: f.message for f in items if isinstance(f, Finding)} if NoData() not in items else None
+    items = list(CHECKS["modes"].function(result))
+    refused = any(isinstance(item, Tried) and item.refused for item in items)
+    if NoData() in items:
+        return "refused" if refused else None
+    return {f.output: f.message for f in items if isinstance(f, Finding)}
 
 
 def wrong_where(condition):
@@ -211,7 +214,7 @@ def test_settings_of_torch_are_as_before():
         return (x - mean) * rstd * weight + bias, mean[:, 0], rstd[:, 0]
 
     assert said(in_halves, WAYS[-5]) == {}
-    assert said(in_halves, WAYS[-6]) is None
+    assert said(in_halves, WAYS[-6]) == "refused"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -226,8 +229,9 @@ def test_right_kernels(way, dtype):
         y = torch.from_numpy(x.float().numpy().copy())
         return right(y.to(x.dtype), weight, bias, eps, normalized_shape)
 
-    for run in (right, native, of_numpy):
+    for run in (right, native):
         assert said(run, way, spec) in ({}, None)
+    assert said(of_numpy, way, spec) in ({}, None, "refused")  # numpy() takes no leaf that requires a gradient
     assert said(right, way, spec) == (None if way in OF_MODULES else {})  # no module runs
     half = replace(spec, dtype="float16", log2_scale=-20, dy_log2_scale=-20)
     assert said(right, way, half) == (None if way in ("under autocast", *OF_MODULES) else {})  # a CPU's is bfloat16
@@ -267,7 +271,7 @@ def test_a_backward_that_uses_autograd_itself(way):
         y = torch.nn.functional.layer_norm(leaves[0], normalized_shape, *leaves[1:], eps)
         return [g.to(x.dtype) for g in torch.autograd.grad(y, leaves, dy.double())]
 
-    assert said(layernorm_bwd, way, op="layernorm_bwd") in ({}, None)
+    assert said(layernorm_bwd, way, op="layernorm_bwd") == ("refused" if way in WAYS[:2] else {})
 
 
 def test_what_is_overwritten_in_one_mode():
@@ -320,13 +324,13 @@ def test_a_case_that_names_no_mode_tries_all_and_one_of_quick_modes_all_but_capt
 @pytest.mark.parametrize("name", ["U42_checkpointed", "U52_by_name"])
 def test_what_torch_does_not_let_out_of_vmap_is_refused(name):
     for way in BATCHED:
-        assert said(ready(ZOO[name].kernel), way) == {}
+        assert said(ready(ZOO[name].kernel), way) == "refused"
 
 
 def test_a_module_that_a_checkpoint_runs_again_refuses_vmap():
     kernel = load_directions(Checkpointed, "rmsnorm")[-1]
     for way in BATCHED:
-        assert said(kernel, way, replace(ROWS, shape=(2, 64))) == {}
+        assert said(kernel, way, replace(ROWS, shape=(2, 64))) == "refused"
 
 
 @pytest.mark.parametrize("way", [*BATCHED, "quick"])
@@ -339,7 +343,7 @@ def test_where_a_thread_of_the_kernel_ends_under_vmap_nothing_else_runs_in_its_p
     finally:
         honest._plans.clear()
     assert examined.dead
-    assert (examined.findings, examined.looked[-1]) == ((), "modes")
+    assert examined.findings == ()
     assert {way for check, way in examined.ways if check == "modes"} & {f"{way} (refused)" for way in BATCHED}
 
 
@@ -485,7 +489,8 @@ def test_a_refusal_to_record_gradients_passes():
         return right(x, weight, bias, eps, normalized_shape)
 
     for way in WAYS:
-        assert said(layernorm_fwd, way) == (None if "require" in way or way in OF_MODULES else {})
+        expected = None if way in OF_MODULES else "refused" if "require" in way else {}
+        assert said(layernorm_fwd, way) == expected
 
     def never(x, weight, bias, eps, normalized_shape):
         if torch.is_autocast_enabled("cpu"):
@@ -564,7 +569,7 @@ def test_what_is_compiled_already_is_left_as_it_is(fullgraph):
     compiled = torch.compile(right, backend="eager", dynamic=True, fullgraph=fullgraph)
     try:
         compiled(torch.ones(2, 4), None, None, 0.0, (4,))
-        assert said(right, "under torch.compile") is None
+        assert said(right, "under torch.compile") == "refused"
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"]
     finally:
         torch._dynamo.reset()
@@ -853,7 +858,8 @@ def test_a_rule_for_vmap(way):
     for kind, outputs in ((Batching, {"y"}), (BatchingRight, set())):
         assert set(said(lambda x, weight, eps, kind=kind: kind.apply(x, weight, eps), way, op="rmsnorm_fwd")) == outputs
     assert said(right, way) == said(layernorm_bwd(), way, op="layernorm_bwd") == {}
-    assert said(lambda x, weight, eps: torch.tensor((x * x).sum().item()), way, op="rmsnorm_fwd") == {}  # refused
+    of_number = said(lambda x, weight, eps: torch.tensor((x * x).sum().item()), way, op="rmsnorm_fwd")
+    assert of_number == ({} if way == ways.PARAMETERS_BATCHED else "refused")
     assert said(right, way, inplace=("y:x",)) is said(right, way, replace(ROWS, dtype="bfloat16")) is None
 
 

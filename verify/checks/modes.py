@@ -17,8 +17,7 @@ from verify_norm.checks.relations.mode_table import (
     BARE,
     INSIDE,
     LOWERED,
-    REFUSABLE,
-    REPLAYED,
+    OF_MODULES,
     WIDER,
     WITHIN,
     Mode,
@@ -85,18 +84,17 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
             else:
                 differing.append(item)
         if any(way.ended for way in tried):
-            yield from tried
-            return
+            break
     yield from tried
-    if not tried:
+    if all(way.refused for way in tried):
         yield NoData()
-    if differing and steady(run):
+    if differing and not any(way.ended for way in tried) and steady(run):
         for difference in differing:
             yield finding(run, "modes", difference.output, difference.words, index=difference.index)
 
 
 def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
-    """Yield the mode, unless it is refused; what differs in it, and what a call does there that it does not usually."""
+    """Yield the mode, what differs in it, and what a call does there that it does not usually; nothing of no module."""
     of_layer = mode is INSIDE and run.kernel.autograd  # where torch may choose another path by another layout
     cast = mode is AUTOCAST
     bounded = mode in WITHIN or of_layer or captures.in_use()
@@ -108,8 +106,8 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     threads = threading.enumerate()
     result = call()
     if result.refused or (not cast and DECLINED.match(result.problem or "")):
-        if mode in (*REFUSABLE, REPLAYED):
-            yield Tried(f"{mode.words} (refused)", ended=not all(thread.is_alive() for thread in threads))
+        if mode not in OF_MODULES:
+            yield Tried(mode.words, ended=not all(thread.is_alive() for thread in threads), refused=True)
         return
     yield Tried(mode.words, result.operators)
     if mode is WIDER:

@@ -135,9 +135,16 @@ class Note:
 class Tried:
     """Says which of its ways a check took in one case, and which norm operators of torch ran in the kernel there.
 
-    `ended`: a thread of the kernel's ended there, so that its process is not as it was.
+    `ended`: a thread of the kernel's ended there, so that its process is not as it was. `refused`: the kernel does not
+    run in this way, so nothing was compared.
     """
 
     way: str
     operators: tuple[str, ...] = ()
     ended: bool = False
+    refused: bool = False
+
+    @property
+    def words(self) -> str:
+        """The way, as a report names it."""
+        return f"{self.way} (refused)" if self.refused else self.way

@@ -182,7 +182,7 @@ def _examine(
         slow=tuple(name for name in slow(ran) if name in checks),
         detectable=tuple(answers.of(SmallestError)),
         observed=tuple((name, item.held) for name, item in answers.of(Observed)),
-        ways=tuple(dict.fromkeys((name, item.way) for name, item in tried)),
+        ways=tuple(dict.fromkeys((name, item.words) for name, item in tried)),
         operators=tuple(sorted({*ran.operators, *chain.from_iterable(item.operators for _, item in tried)})),
         notes=tuple(item.words for _, item in answers.of(Note)),
         layouts=tuple(f"{name} {_layout(ran, name)}" for name in given),

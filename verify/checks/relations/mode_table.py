@@ -58,6 +58,7 @@ EVALUATING, UNTRACKED = (
     for words in (ways.EVALUATING, ways.UNTRACKED)
 )
 COPIES = tuple(map(_of_copies, ways.COPIES, (copies.deep, copies.shallow, copies.saved, copies.loaded)))
+OF_MODULES = (EVALUATING, UNTRACKED, *COPIES)  # refused by what is no module
 DETERMINISTIC = Mode(ways.DETERMINISTIC, lambda function, device: wrapping.deterministically()(function))
 THREADED = Mode(ways.THREADED, lambda function, device: wrapping.in_threads(THREADS[0])(function))
 WIDER = Mode(ways.WIDER, lambda function, device: wrapping.refusing(wrapping.default_dtype(torch.float64)(function)))
@@ -69,8 +70,7 @@ UNRECORDED = Mode(ways.UNRECORDED, lambda function, device: _requiring(ways.LEAV
 UNTRAINED = Mode(ways.UNTRAINED, lambda function, device: _requiring(ways.PARAMETERS, False, function))
 INSIDE = Mode(ways.INSIDE, lambda function, device: _requiring(ways.LEAVES, True, wrapping.made_there(function)))
 OF_LEAVES = (UNRECORDED, UNTRAINED, INSIDE)
-REFUSABLE = (*OF_VMAP, WIDER)  # where what raises is refused
-WITHIN = (COMPILED, DETERMINISTIC, THREADED, LOWERED, *REFUSABLE)  # where a kernel may choose another order of its sums
+WITHIN = (COMPILED, DETERMINISTIC, THREADED, LOWERED, *OF_VMAP, WIDER)  # where a kernel may choose another order of its sums
 LASTING = (DETERMINISTIC, THREADED, WIDER, LOWERED)  # settings of a process, which hold in a backward by autograd too
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
 MODES = {
