@@ -189,7 +189,7 @@ class Allowing:
 def test_large_corner_cases_run_as_far_as_the_kernels_time_allows(swept):
     large = [CaseSpec((2, 2**20)), CaseSpec((2, 2**20), seed=1)]
     made, state, ran, _ = swept(table=SPECS, large=large, seconds=60.0)
-    state.pace = Allowing([True, False])
+    state.pace = Allowing([True, False, False])
     made.run([])
     assert ran == [*SPECS, large[0]]
     assert (state.corners, state.corners_done, state.planned) == (10, 10, 10)
@@ -279,9 +279,27 @@ def test_what_did_not_run_is_counted_with_the_first_reason(swept, planned, met, 
 def test_a_case_that_takes_too_long_is_a_corner_only_where_it_is_one(swept):
     made, state, *_ = swept()
     state.planned = state.corners = 10
-    for corners in ({}, {"corners": 1}):
-        made.leave_out(Lane(state.runner, at_once), "slow", SPECS[0], **corners)
-    assert (left_out(state), state.planned, state.corners) == ({"slow": 2}, 8, 9)
+    made.leave_out(Lane(state.runner, at_once), "slow", SPECS[0])
+    made.leave_corner_out(SPECS[0])
+    assert (sum(left_out(state).values()), state.planned, state.corners) == (2, 8, 9)
+
+
+def test_a_corner_case_that_looks_slow_at_first_has_another_chance_at_the_end_of_the_table(swept):
+    """It comes early, when only cases of few rows have told what a row takes; equal ones count each."""
+    large = [CaseSpec((2, 2**20)), CaseSpec((2, 2**20), seed=1), CaseSpec((2, 2**20))]
+    made, state, ran, _ = swept(table=SPECS, large=large, seconds=60.0)
+    state.pace = Allowing([False, False, False, True, False, True])
+    made.run([])
+    assert ran == [*SPECS, large[0]]
+    assert (state.corners, state.corners_done, state.planned, made.met) == (11, 11, 11, 11)
+    assert (sum(left_out(state).values()), state.ended) == (1, "")
+
+
+def test_a_corner_case_that_waits_when_all_others_are_over_is_left_out(swept):
+    made, state, *_ = swept(table=SPECS[:1])
+    made.waiting[SPECS[1]].append(lambda lane: None)
+    made.run([])
+    assert (sum(left_out(state).values()), state.corners) == (1, 0)
 
 
 def test_the_cases_in_which_pairs_meet_are_those_beside_the_table_and_random_ones_follow(swept, monkeypatch):

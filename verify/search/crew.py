@@ -23,9 +23,9 @@ from verify_norm.running.runners import Runner
 from verify_norm.running.surroundings import switching
 from verify_norm.search.examined import NO_ROOM, Examined
 
-# On a GPU a case is mostly Python, NumPy and Triton's compiler on one core, and the GPU waits. Beyond these the process
-# that draws the cases is the slowest. On a CPU the kernel has all cores already: another process doubles the memory, and
-# makes the times of cases, which limit their size, vary.
+# On a GPU a case is mostly Python, NumPy and Triton's compiler on one core, and the GPU waits. It runs one process at a
+# time, in slices: on an H200 16 processes are no faster than 12. On a CPU the kernel has all cores already: another
+# process doubles the memory, and makes the times of cases, which limit their size, vary.
 USUAL = {"cpu": 1, "cuda": 12}
 AHEAD = 256  # parts that are given out before the first of them is entered: a corner table, while what follows is drawn
 # Seconds after which a thread of ours that draws cases lets another one go on, whose process waits for its next case.

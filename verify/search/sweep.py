@@ -1,6 +1,7 @@
 """Takes a kernel through the cases of a search: corner table, shapes of models, all pairs of choices, random ones."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,7 +34,8 @@ EXPLORATION = 2**16  # more than the times that an exploration draws one case
 class Sweep:
     """What cases have shown, the processes that examine them, and what ends them before they are over.
 
-    Once there is a finding, a share of the time is `kept` for what follows.
+    Once there is a finding, a share of the time is `kept` for what follows. Corner cases that were too slow, as far as
+    the cases before them told, are `waiting` for the end of the table.
     """
 
     state: Collector
@@ -46,11 +48,15 @@ class Sweep:
     chosen: set[CaseSpec] = field(default_factory=set)  # those that are not random
     found: bool = False  # perhaps not entered yet
     writing: Lock = field(default_factory=Lock)  # into the journal
+    waiting: defaultdict[CaseSpec, list[Part]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self, first: Iterable[CaseSpec]) -> None:
         """Run the cases of `first`, the table and random ones, until they or the time are over."""
         try:
             self.crew.run(self.parts(first))
+            for spec, cases in self.waiting.items():  # began to wait in one process while another ended the table
+                for _ in cases:
+                    self.leave_corner_out(spec)
         except Over as over:
             self.end(str(over))
 
@@ -80,7 +86,9 @@ class Sweep:
         state.corners = len(table) + len(large)
         state.planned = state.corners + drawing.planned(settings.examples)
         for spec, slow in in_order(table, large, settings.device):
-            yield partial(self.corner, case=self.case(spec), slow=spec if slow else None)
+            run = partial(self.slow_corner, spec=spec) if slow else self.corner
+            yield partial(run, case=self.case(spec))
+        yield from (partial(self.again, spec=spec) for spec in large)
         if further:
             yield from drawing.first()
         pairs = covering_cases(state, dtypes, (*corner, *large)) if state.pairs else ()
@@ -99,23 +107,44 @@ class Sweep:
         self.chosen.add(spec)
         return partial(self.one, spec=spec)
 
-    def corner(self, lane: Lane, case: Part, slow: CaseSpec | None = None) -> None:
-        """Run a corner case; one whose spec is given as `slow` only if the time allows its size."""
-        state = self.state
-        if slow is not None and not state.pace.allows(size(repeated(slow), OPS[state.kernel.op])):
-            reason = f"many rows are slow: one case would take {state.pace.over(state.pace.most)}"
-            self.leave_out(lane, reason, slow, corners=1)
-            return
+    def corner(self, lane: Lane, case: Part) -> None:
+        """Run a corner case."""
         case(lane)
         lane.enter(self.corner_done)
+
+    def slow_corner(self, lane: Lane, case: Part, spec: CaseSpec) -> None:
+        """Run a corner case if the time allows its size; else it waits."""
+        if self.allows(spec):
+            self.corner(lane, case)
+        else:
+            self.waiting[spec].append(case)
+
+    def again(self, lane: Lane, spec: CaseSpec) -> None:
+        """Run a corner case that waits, or leave it out: by now one with more rows may have told what rows take."""
+        if not self.waiting[spec]:
+            return
+        case = self.waiting[spec].pop()
+        if self.allows(spec):
+            self.corner(lane, case)
+        else:
+            lane.enter(partial(self.leave_corner_out, spec))
+
+    def leave_corner_out(self, spec: CaseSpec) -> None:
+        """Count a corner case that takes too long."""
+        pace = self.state.pace
+        self.state.leave_out(f"many rows are slow: one case would take {pace.over(pace.most)}", spec, corners=1)
+
+    def allows(self, spec: CaseSpec) -> bool:
+        """Return whether the time allows a case of this size, as far as the cases so far tell."""
+        return self.state.pace.allows(size(repeated(spec), OPS[self.state.kernel.op]))
 
     def corner_done(self) -> None:
         """Count a corner case."""
         self.state.corners_done += 1
 
-    def leave_out(self, lane: Lane, reason: str, spec: CaseSpec, corners: int = 0) -> None:
-        """Count a planned case that takes too long; `corners` is 1 for a corner case."""
-        lane.enter(partial(self.state.leave_out, reason, spec, corners))
+    def leave_out(self, lane: Lane, reason: str, spec: CaseSpec) -> None:
+        """Count a planned case that takes too long and is no corner case."""
+        lane.enter(partial(self.state.leave_out, reason, spec))
 
     def left(self) -> float:
         """Return the seconds that are left for cases."""
