@@ -52,7 +52,7 @@ right = layernorm()
 
 
 def said(run, way, spec=ROWS, op="layernorm_fwd", device="cpu", **contract):
-    """What `modes` says of a case that names the mode, by output; "refused" by the kernel or by torch, None: not tried."""
+    """What `modes` says of a case that names the mode, by output; "refused" if it does not run; None if not tried."""
     kernel = run if isinstance(run, Kernel) else Kernel("k", op, run=run, contract=Contract(**contract))
     result = execute(kernel, make.case(replace(spec, mode=way), OPS[kernel.op], kernel.contract, device))
     assert CHECKS["modes"].looks(result)
