@@ -235,6 +235,15 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "no samples: a view of 0 elements raises; torch returns an empty tensor",
     ),
     Judgement(
+        "gpu",
+        "liger_groupnorm_?wd",
+        "batch_invariance",
+        "none",
+        "defect",
+        "2³¹ elements: the kernel multiplies tl.program_id(0), of 32 bits, by the stride of a sample; its RMSNorm casts "
+        "it to 64 bits (linkedin/Liger-Kernel#804)",
+    ),
+    Judgement(
         "*",
         "liger_groupnorm_fwd",
         "*",

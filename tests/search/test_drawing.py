@@ -132,7 +132,7 @@ def test_what_begins_in_large_cases_is_detected_there(changed, check):
         return changed(*EXACT(x, weight, bias, eps, normalized_shape))
 
     kernel = Kernel("k", "layernorm_fwd", run=wrong, contract=Contract(batch_invariant=True))
-    seconds = Pace.of(SETTINGS).rerun_seconds * 10  # this machine may be loaded
+    seconds = Pace.of(SETTINGS, OPS["rmsnorm_fwd"]).rerun_seconds * 10  # this machine may be loaded
     large = corners.wide(OPS[kernel.op], ("float32",))[:7]
     found = [examine(kernel, spec, (check,), "cpu", rerun_seconds=seconds).findings for spec in large]
     assert {one.check for some in found for one in some} == {check}
@@ -165,7 +165,7 @@ def test_a_right_kernel_passes_in_large_cases_and_one_that_is_slow_for_a_row_mee
 
 def drawing(settings, pace=None, one=None, op="rmsnorm_fwd", frozen=False):
     """A drawing, and what it left out: the lane and the reason."""
-    left_out, pace = [], pace or Pace.of(settings)
+    left_out, pace = [], pace or Pace.of(settings, OPS["rmsnorm_fwd"])
     drawn = Drawing(OPS[op], settings.dtypes, settings, pace, one, lambda *given: left_out.append(given), frozen)
     return drawn, left_out
 

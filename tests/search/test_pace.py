@@ -1,5 +1,7 @@
 """What a case will take, from what others took."""
 
+from dataclasses import replace
+
 import pytest
 
 from verify_norm.core.ops import OPS
@@ -59,8 +61,21 @@ def test_on_a_gpu_rows_cost_the_kernel_alone_and_small_cases_cost_what_large_one
 
 
 def test_a_run_has_the_pace_of_its_device_and_its_time():
-    assert Pace.of(Settings(device="cuda:1", seconds=7.0)) == Pace("cuda", 7.0)
-    assert Pace.of(Settings(device="cpu", seconds=8.0)) == Pace("cpu", 8.0)
+    op = OPS["layernorm_fwd"]
+    assert Pace.of(Settings(device="cuda:1", seconds=7.0), op) == Pace("cuda", 7.0, judge="cuda")
+    assert Pace.of(Settings(device="cpu", seconds=8.0), op) == Pace("cpu", 8.0)
+
+
+def test_numpy_judges_a_users_operator_on_a_gpu_too_and_takes_time_for_elements():
+    """Cases of 4 million elements took all of the time of a run, after 24 others."""
+    seen = [((260, 5200), 0.03, 0.001)]
+    of_own = replace(OPS["layernorm_fwd"], user_defined=True)
+    own = replace(Pace.of(Settings(device="cuda:0", seconds=60.0), of_own), seen=seen)
+    ours = Pace("cuda", 60.0, seen)
+    assert [pace.allows((65536, 2**22)) for pace in (own, ours)] == [False, True]
+    assert [pace.usual((300, 2**20)) for pace in (own, ours)] == [False, True]
+    own.learn((32, 2**20), 0.3, 0.001)
+    assert own.allows((65536, 2**22))
 
 
 def test_a_table_is_parted_by_the_size_of_its_batches():

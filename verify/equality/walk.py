@@ -74,7 +74,7 @@ class Walk:
     pace: Pace = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pace = Pace.of(self.settings)
+        self.pace = Pace.of(self.settings, self.op)
 
     @property
     def kernels(self) -> tuple[Kernel, Kernel]:

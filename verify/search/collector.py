@@ -89,7 +89,7 @@ class Collector:
 
     def __post_init__(self) -> None:
         """Choose the checks that apply, and begin to note how long cases take."""
-        self.pace = Pace.of(self.settings)
+        self.pace = Pace.of(self.settings, OPS[self.kernel.op])
         wanted = self.settings.checks or CHECKS
         self.checks = tuple(c for name, c in CHECKS.items() if name in wanted and c.applies(OPS[self.kernel.op]))
         if self.settings.untrusted:

@@ -32,17 +32,22 @@ def cost(wanted: Size) -> int:
 class Pace:
     """The sizes and seconds of the cases of a run on one device, which has `seconds` in all.
 
-    `seen` holds what each case took, and how much of it inside the kernel.
+    `seen` holds what each case took, and how much of it inside the kernel. `judge` is the device that judges them.
     """
 
     device: str
     seconds: float
     seen: list[tuple[Size, float, float]] = field(default_factory=list)
+    judge: str = field(kw_only=True, default="")
+
+    def __post_init__(self) -> None:
+        """Let the device judge its own cases, unless another one does."""
+        self.judge = self.judge or self.device
 
     @classmethod
-    def of(cls, settings: Settings) -> "Pace":
-        """Return the pace of a run that has not begun."""
-        return cls(kind(settings.device), settings.seconds)
+    def of(cls, settings: Settings, op: Op) -> "Pace":
+        """Return the pace of a run that has not begun; NumPy judges a user's operator, whatever the device."""
+        return cls(kind(settings.device), settings.seconds, judge="cpu" if op.user_defined else "")
 
     def learn(self, taken: Size, seconds: float, inside: float | None = None) -> None:
         """Note the size of a case, the seconds that it took, and those inside the kernel: all of them if not known."""
@@ -50,7 +55,7 @@ class Pace:
 
     def usual(self, wanted: Size) -> bool:
         """Return whether every kernel runs cases of that size."""
-        rows, elements = ALWAYS[self.device]
+        rows, elements = ALWAYS[self.judge]
         return wanted[0] <= rows and wanted[1] <= elements
 
     def parted(self, table: Iterable[CaseSpec], op: Op) -> tuple[list[CaseSpec], list[CaseSpec]]:
@@ -115,7 +120,7 @@ class Pace:
         rows, elements = wanted
         outside = kernel = inf
         for (r, e), seconds, inside in self.seen:
-            alike = max(e, ALIKE[self.device])
-            outside = min(outside, max(1.0, min(elements, JUDGED) / alike) * (seconds - inside))
-            kernel = min(kernel, max(1.0, elements / alike, rows / max(r, 1)) * inside)
+            judged, run = max(e, ALIKE[self.judge]), max(e, ALIKE[self.device])
+            outside = min(outside, max(1.0, min(elements, JUDGED) / judged) * (seconds - inside))
+            kernel = min(kernel, max(1.0, elements / run, rows / max(r, 1)) * inside)
         return outside + kernel
