@@ -240,8 +240,8 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "batch_invariance",
         "none",
         "defect",
-        "2³¹ elements: the kernel multiplies tl.program_id(0), of 32 bits, by the stride of a sample; its RMSNorm casts "
-        "it to 64 bits (linkedin/Liger-Kernel#804)",
+        "2³¹ elements: the kernel multiplies tl.program_id(0), of 32 bits, by the stride of a sample; its RMSNorm "
+        "casts it to 64 bits (linkedin/Liger-Kernel#804)",
     ),
     Judgement(
         "*",
