@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+import verify_norm
 from verify_norm.core.finding import Finding
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.work import Compiled, Work
@@ -17,6 +18,7 @@ from verify_norm.running.isolate import InProcess, Isolated, StoppedError
 from verify_norm.search import crew
 from verify_norm.search.crew import Crew, Over, crowded, usual
 from verify_norm.search.examined import NO_ROOM, Examined
+from verify_norm.search.options import Flag, Options
 
 SPEC = CaseSpec((2, 8))
 WAIT = 10.0  # seconds, on a machine that does other things too
@@ -231,14 +233,25 @@ def test_a_case_alone_waits_for_others_and_they_for_it():
 
 
 def test_how_many_processes_and_how_much_time_for_each(monkeypatch):
+    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
     monkeypatch.setattr(crew, "cores", lambda: 2)
     assert (usual("cpu"), usual("cuda:1")) == (1, 2)
     monkeypatch.setattr(crew, "cores", lambda: 64)
     assert (usual("cpu"), usual("cuda:1")) == (1, 12)
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "10")
+    assert (usual("cpu"), usual("cuda:1")) == (1, 6)
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "100")
+    assert (usual("cpu"), usual("cuda:1")) == (1, 1)
     assert [Crew(Place("cpu"), n).slower for n in (1, 3)] == [1.0, 1.0]
     assert [Crew(Place("cuda:0"), n).slower for n in (1, 3)] == [1.0, 3.0]
     monkeypatch.setattr(crew, "cores", lambda: 2)
     assert Crew(Place("cpu"), 3).slower == 1.5
+
+
+def test_how_many_processes_there_are_is_said_where_a_user_sets_their_number():
+    (flag,) = (one for one in Options.model_fields["workers"].metadata if isinstance(one, Flag))
+    for said in (flag.help, verify_norm.verify.__doc__):
+        assert f"at most {crew.USUAL['cuda']} on a GPU" in " ".join(said.split())
 
 
 def test_the_cores_are_those_that_this_process_may_use(monkeypatch):

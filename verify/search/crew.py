@@ -66,8 +66,9 @@ def cores() -> int:
 
 
 def usual(device: str) -> int:
-    """Return how many processes examine the cases of a run where the user does not say."""
-    return min(USUAL[kind(device)], cores())
+    """Return how many processes a run has where the user does not say; the workers of xdist share the cores."""
+    beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    return min(USUAL[kind(device)], max(cores() // beside, 1))
 
 
 def crowded(examined: Examined) -> bool:

@@ -145,7 +145,7 @@ class Options(Strict):
         Workers | None,
         Flag(
             "--workers",
-            "Processes that examine cases at the same time: 1 on a CPU, at most 8 on a GPU. The cases are the same.",
+            "Processes that examine cases at the same time: 1 on a CPU, at most 12 on a GPU. The cases are the same.",
         ),
     ] = DEFAULTS.workers
     shapes: Annotated[
