@@ -24,7 +24,7 @@ from verify_norm.running.surroundings import switching
 from verify_norm.search.examined import NO_ROOM, Examined
 
 # On a GPU a case is mostly Python, NumPy and Triton's compiler on one core, and the GPU waits. It runs one process at a
-# time, in slices: on an H200 16 processes are no faster than 12. On a CPU the kernel has all cores already: another
+# time, in slices, so many more processes would wait for each other. On a CPU the kernel has all cores already: another
 # process doubles the memory, and makes the times of cases, which limit their size, vary.
 USUAL = {"cpu": 1, "cuda": 12}
 AHEAD = 256  # parts that are given out before the first of them is entered: a corner table, while what follows is drawn
