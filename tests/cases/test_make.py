@@ -1,5 +1,7 @@
 """From a spec to a case: the arguments, and the truth at the rounded inputs."""
 
+import functools
+import inspect
 import tracemalloc
 from dataclasses import replace
 
@@ -259,3 +261,23 @@ class WithoutHash:
 def test_a_function_is_given_the_arguments_that_it_names(function, names):
     for _ in range(2):  # the second time its names are known
         assert list(make.named(function, {"x": 1, "eps": 2, "dy": 3})) == names
+
+
+def test_what_wraps_a_function_anew_is_known_by_its_own_names(monkeypatch):
+    def function(x, eps):
+        return x
+
+    def wrapped(signature=None):
+        def wrapper(*given, **options):
+            return function(*given, **options)
+
+        functools.update_wrapper(wrapper, function)
+        if signature is not None:
+            wrapper.__signature__ = signature
+        return wrapper
+
+    offered = {"x": 1, "eps": 2, "dy": 3}
+    assert list(make.named(wrapped(), offered)) == ["x", "eps"]
+    assert list(make.named(wrapped(inspect.signature(lambda dy: dy)), offered)) == ["dy"]
+    monkeypatch.setattr(make.inspect, "signature", lambda function: pytest.fail("it is known"))
+    assert list(make.named(wrapped(), offered)) == ["x", "eps"]

@@ -186,13 +186,18 @@ def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
 
 def named(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the offered arguments that the function's signature names; all of them for **kwargs."""
+    own = inspect.unwrap(function, stop=_signed)  # as `inspect.signature` does: a kernel has another clock in each case
     try:
-        names = _parameters[function]
+        names = _parameters[own]
     except (KeyError, TypeError):  # a TypeError of what has no hash, or no weak reference
-        names = _names(function)
+        names = _names(own)
         with suppress(TypeError):
-            _parameters[function] = names
+            _parameters[own] = names
     return {name: value for name, value in offered.items() if names is None or name in names}
+
+
+def _signed(function: Callable[..., Any]) -> bool:
+    return hasattr(function, "__signature__")
 
 
 def _names(function: Callable[..., Any]) -> frozenset[str] | None:
