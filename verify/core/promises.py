@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from verify_norm.reference.arithmetic import Arithmetic
 Truths = Mapping[str, Expected | None]  # by output
 
 
+@lru_cache(2**10)  # a case asks some times
 def arithmetic(contract: Contract, dtype: str, weight_dtype: str | None = None) -> Arithmetic:
     """Return the arithmetic that `contract` promises for x and weight of these types, as the error bounds take it.
 
