@@ -84,11 +84,12 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
             else:
                 differing.append(item)
         if any(way.ended for way in tried):
+            differing.clear()  # no further call would tell whether the kernel is steady
             break
     yield from tried
     if all(way.refused for way in tried):
         yield NoData()
-    if differing and not any(way.ended for way in tried) and steady(run):
+    if differing and steady(run):
         for difference in differing:
             yield finding(run, "modes", difference.output, difference.words, index=difference.index)
 

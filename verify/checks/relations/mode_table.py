@@ -70,14 +70,7 @@ UNRECORDED = Mode(ways.UNRECORDED, lambda function, device: _requiring(ways.LEAV
 UNTRAINED = Mode(ways.UNTRAINED, lambda function, device: _requiring(ways.PARAMETERS, False, function))
 INSIDE = Mode(ways.INSIDE, lambda function, device: _requiring(ways.LEAVES, True, wrapping.made_there(function)))
 OF_LEAVES = (UNRECORDED, UNTRAINED, INSIDE)
-WITHIN = (
-    COMPILED,
-    DETERMINISTIC,
-    THREADED,
-    LOWERED,
-    *OF_VMAP,
-    WIDER,
-)  # where a kernel may choose another order of its sums
+WITHIN = (COMPILED, DETERMINISTIC, THREADED, LOWERED, *OF_VMAP, WIDER)  # another order of sums may be right there
 LASTING = (DETERMINISTIC, THREADED, WIDER, LOWERED)  # settings of a process, which hold in a backward by autograd too
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
 MODES = {
