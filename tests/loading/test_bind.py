@@ -192,7 +192,7 @@ def test_a_callable_of_args_alone_that_gets_too_many_is_told_which():
         called(wrapper)
     with pytest.raises(ValueError, match=rf"values to unpack.*\(\*values\), which {order}"):
         called(unpacks)
-    with pytest.raises(ValueError, match="^x must be contiguous$"):
+    with pytest.raises(ValueError, match=r"^x must be contiguous$"):
         called(refuses)
 
 

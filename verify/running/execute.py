@@ -44,7 +44,7 @@ def execute(
         called = call(kernel, case, within, watch)
         observed: dict[str, Any] = {
             name: getattr(called, name)
-            for name in ("limits", "effects", "differs_on_gpu", "reads_beyond", "evasions", "at_return")
+            for name in ("limits", "effects", "differs_on_gpu", "beyond", "evasions", "at_return")
         }
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, **observed)

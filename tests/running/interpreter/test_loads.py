@@ -1,4 +1,4 @@
-"""Loads beyond the tensors of a launch are noted, with the line that reads, and no load within them is."""
+"""Loads and stores beyond the tensors of a launch are noted, with their line, and left out; none within them is."""
 
 import pytest
 import torch
@@ -21,6 +21,11 @@ def copied(X, Y, first, N, BLOCK: tl.constexpr):
 def whole(X, Y, BLOCK: tl.constexpr):
     tl.store(Y + tl.arange(0, 4), tl.load(X + tl.arange(0, 4)))
     tl.load(X + tl.arange(0, BLOCK))
+
+
+@triton.jit
+def spread(Y, step):
+    tl.store(Y + tl.arange(0, 4) * step, 1.0)
 
 
 @triton.jit
@@ -68,13 +73,21 @@ def seen(monkeypatch):
 )
 def test_elements_behind_and_before_a_tensor(first, count, where, seen):
     found = seen(copied, torch.ones(8), torch.empty(4), first, count, 16)
-    assert found == [f"{where} in `x = tl.load(X + first + i, mask=i < N)`"] * (where is not None)
+    assert found == [f"a load {where} in `x = tl.load(X + first + i, mask=i < N)`"] * (where is not None)
 
 
 def test_a_load_without_a_mask(seen):
     assert seen(whole, torch.ones(8), torch.empty(4), 8) == []
     (found,) = seen(whole, torch.ones(8, dtype=torch.bfloat16), torch.empty(4), 16)
-    assert found == "16 bytes behind the memory of X in `tl.load(X + tl.arange(0, BLOCK))`"
+    assert found == "a load 16 bytes behind the memory of X in `tl.load(X + tl.arange(0, BLOCK))`"
+
+
+def test_a_store_is_noted_and_left_out(seen):
+    y = torch.zeros(6)[:4]
+    (found,) = seen(spread, y, 1000)
+    assert found == "a store 11980 bytes behind the memory of Y in `tl.store(Y + tl.arange(0, 4) * step, 1.0)`"
+    assert y.tolist() == [1, 0, 0, 0]
+    assert seen(spread, torch.zeros(10), 3) == []
 
 
 def test_all_of_a_view_s_storage_may_be_read(seen):

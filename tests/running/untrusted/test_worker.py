@@ -195,7 +195,7 @@ def test_what_is_said_without_end_is_cut_off():
         "refused": True,
         "overlaps": (("y", "x"),) * 60,
         "damage": (("y", "after", 4, 0, "y"),) * 60,
-        **dict.fromkeys(("limits", "effects", "operators", "differs_on_gpu", "reads_beyond"), cut),
+        **dict.fromkeys(("limits", "effects", "operators", "differs_on_gpu", "beyond"), cut),
     }
     told = worker._call_notes(Called(damage=(Damage(long, "in", 1, 2),)))
     assert (told["problem"], told["refused"], told["damage"]) == (None, False, ((shown, "in", 1, 2, None),))

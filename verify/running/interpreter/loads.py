@@ -1,9 +1,10 @@
-"""Loads of interpreted kernels from memory beyond the tensors that they are given.
+"""Loads and stores of interpreted kernels beyond the tensors that they are given.
 
-A GPU stops there with an illegal memory access, or reads what lies there by chance. The interpreter reads on, and where
-the kernel then leaves out what it has read, no result shows it. A launch's tensors are its arguments, each with its
-whole storage: an argument may be a view whose kernel reads beside it. Where a kernel makes pointers of numbers, as from
-a table of addresses, nothing tells what it may read.
+A GPU stops there with an illegal memory access, or takes what lies there by chance. Here such an element is noted and
+left out: it is read as 0, or as `other`. Otherwise no result would show a load that the kernel leaves out later, and a
+store would change, or end, the judge's process. A launch's tensors are its arguments, each with its whole storage: an
+argument may be a view whose kernel reads beside it. Where a kernel makes pointers of numbers, as from a table of
+addresses, nothing tells what it may read.
 """
 
 import linecache
@@ -14,23 +15,24 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from verify_norm.running.interpreter import syntax
 
 Area = tuple[str, int, int]  # of a tensor's storage: the tensor's name in the kernel, its first address, its end
 
-beyond: dict[str, str] = {}  # in words, by the line that reads, since it was last cleared
-_areas: list[Area] | None = None  # of the launch that runs; None: anything may be read
+beyond: dict[str, str] = {}  # in words, by the line that reads or writes, since it was last cleared
+_areas: list[Area] | None = None  # of the launch that runs; None: it may read and write anything
 
 
 @contextmanager
 def given(arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Look at the loads of a launch of these arguments."""
+    """Look at the loads and stores of a launch of these arguments."""
     global _areas
     before = _areas
     try:
         _areas = [area for name, value in arguments.items() for area in _of(name, value)]
-    except TypeError:
+    except (TypeError, RuntimeError):  # of a pointer that is no tensor's, or of a tensor that has no memory
         _areas = None
     try:
         yield
@@ -39,15 +41,17 @@ def given(arguments: Mapping[str, Any]) -> Iterator[None]:
 
 
 def load(own: Callable[..., Any], self: Any, pointers: Any, mask: Any, *rest: Any, **options: Any) -> Any:
-    """Load, and note what lies beyond the tensors."""
-    if _areas is not None:
-        width = max(pointers.get_element_ty().primitive_bitwidth // 8, 1)
-        _look(_areas, pointers.data, np.asarray(mask.data), width)  # a block pointer's mask is an array itself
-    return own(self, pointers, mask, *rest, **options)
+    """Load what lies in the tensors, and note what does not."""
+    return own(self, pointers, _within("a load", pointers, mask), *rest, **options)
+
+
+def store(own: Callable[..., Any], self: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **options: Any) -> Any:
+    """Store what lies in the tensors, and note what does not."""
+    return own(self, pointers, value, _within("a store", pointers, mask), *rest, **options)
 
 
 def pointer_of_number(own: Callable[..., Any], self: Any, source: Any, kind: Any) -> Any:
-    """Make a pointer of a number, and look at no more loads of this launch."""
+    """Make a pointer of a number, and look no more in this launch."""
     global _areas
     _areas = None
     return own(self, source, kind)
@@ -69,26 +73,34 @@ def _of(name: str, value: Any) -> Iterator[Area]:
         raise TypeError(type(value))
 
 
-def _look(areas: list[Area], addresses: Any, mask: Any, width: int) -> None:
-    read = addresses if mask.all() else addresses[np.broadcast_to(mask, addresses.shape)]
-    if not read.size:
-        return
-    low, high = int(read.min()), int(read.max()) + width
-    if any(first <= low and high <= end for _, first, end in areas):
-        return
-    inside = np.zeros(read.shape, bool)
-    for _, first, end in areas:
-        inside |= (read >= first) & (read <= end - width)
-    if inside.all():
-        return
+def _within(what: str, pointers: Any, mask: Any) -> Any:
+    """Return the mask, without what lies beyond all tensors."""
+    if _areas is None:
+        return mask
+    width = max(pointers.get_element_ty().primitive_bitwidth // 8, 1)
+    addresses: NDArray[np.uint64] = pointers.data
+    wanted = np.broadcast_to(np.asarray(mask.data), addresses.shape)  # a block pointer's mask is an array itself
+    taken = addresses if wanted.all() else addresses[wanted]
+    if not taken.size:
+        return mask
+    low, high = int(taken.min()), int(taken.max()) + width
+    if any(first <= low and high <= end for _, first, end in _areas):
+        return mask
+    inside = np.zeros(addresses.shape, bool)
+    for _, first, end in _areas:
+        inside |= (addresses >= first) & (addresses <= end - width)
+    outside = wanted & ~inside
+    if not outside.any():
+        return mask
     line = _line(sys._getframe(1))
     if line not in beyond:
-        beyond[line] = f"{_where(areas, read[~inside], width)} in `{line}`"
+        beyond[line] = f"{what} {_where(_areas, addresses[outside], width)} in `{line}`"
+    return wanted & inside  # an array, which has `data` as a handle has
 
 
-def _where(areas: list[Area], read: Any, width: int) -> str:
+def _where(areas: list[Area], outside: NDArray[np.uint64], width: int) -> str:
     """Return in words how far these addresses lie from the tensor that is next to them."""
-    low, high = int(read.min()), int(read.max()) + width
+    low, high = int(outside.min()), int(outside.max()) + width
     sides = [
         max((first - low, f"before the memory of {name}"), (high - end, f"behind the memory of {name}"))
         for name, first, end in areas

@@ -2,7 +2,7 @@
 
 `conversions` rounds to bfloat16 and 8 bits, `arithmetic` patches operations, `syntax` the statements of a kernel,
 `launches` what starts it, `device` what its launcher asks for, `libdevice` adds its functions, and `loads` notes what
-is read beyond all tensors. This module gives the numbers that a kernel is called with the types that they have in a
+lies beyond all tensors. This module gives the numbers that a kernel is called with the types that they have in a
 compiled kernel. Results are compared with those of a GPU, program by program, in benchmarks/results/interpreter.json.
 At every start two kernels test casts and loops (`conversions.prove` and `prove`). Without the patches half of all
 bfloat16 results would look one ulp wrong, and a loop over int64 bounds would overflow.
@@ -79,6 +79,7 @@ def _patch(interpreter: Any) -> None:
     around = arithmetic.around
     arithmetic.patch(interpreter.InterpreterBuilder)
     around(interpreter.InterpreterBuilder, "create_masked_load", loads.load)
+    around(interpreter.InterpreterBuilder, "create_masked_store", loads.store)
     around(interpreter.InterpreterBuilder, "create_int_to_ptr", loads.pointer_of_number)
     libdevice.fill(interpreter)
     setattr(interpreter, syntax.NAME, syntax)
