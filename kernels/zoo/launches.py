@@ -1,4 +1,4 @@
-"""The table of bugs read in public trackers, A27 to A45: races, shapes, buffers, state, launches of nothing,
+"""The table of bugs read in public trackers, A27 to A46: races, shapes, buffers, state, launches of nothing,
 and the offset of LayerNorm's weight.
 """
 
@@ -214,5 +214,17 @@ LAUNCHES: tuple[Example, ...] = (
         "Liger #74",
         outputs=("dx",),
         caught_by=GRADIENTS,
+    ),
+    row(
+        "A46_columns_unmasked",
+        "rmsnorm_fwd",
+        "rmsnorm:columns_unmasked",
+        "memory",
+        "the last row's block is read beyond the end of x, and left out of the sum",
+        "plausible",
+        caught_by=("memory",),
+        needs="host",
+        reason="on a GPU only compute-sanitizer sees it: --sanitize memcheck",
+        few=True,
     ),
 )

@@ -65,6 +65,33 @@ def amax_too_early(x, weight, scale, eps, weight_offset, normalized_shape):
     return y, amax, rstd
 
 
+@triton.jit
+def _unmasked(X, W, Y, Rstd, stride, N, eps, HAS_W: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(X + row * stride + columns).to(tl.float32)
+    x = tl.where(columns < N, x, 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(x * x) / N + eps)
+    y = x * rstd
+    if HAS_W:
+        y *= tl.load(W + columns, mask=columns < N).to(tl.float32)
+    tl.store(Y + row * N + columns, y, mask=columns < N)
+    tl.store(Rstd + row, rstd)
+
+
+def columns_unmasked(x, weight, eps, normalized_shape):
+    """The mask of the load became a choice behind it: behind the last row the load reads what is no part of x."""
+    m, n = split(x, normalized(x, weight, None, normalized_shape))
+    x2 = rows(x, m, n)
+    x2 = x2 if x2.stride(1) == 1 else x2.contiguous()
+    y, rstd = torch.empty(x.shape, dtype=x.dtype, device=x.device), torch.empty(m, device=x.device)
+    w = x2 if weight is None else weight.contiguous()
+    if m:
+        block = triton.next_power_of_2(n)
+        _unmasked[(m,)](x2, w, y, rstd, x2.stride(0), n, eps, HAS_W=weight is not None, BLOCK=block)
+    return y, rstd
+
+
 def int32_row_offset(x, weight, eps, weight_offset, normalized_shape):
     """program_id(0).to(int64) became program_id(0): row·stride wraps at 2^31."""
     return _forward(x, weight, eps, weight_offset, normalized_shape, wide=False)

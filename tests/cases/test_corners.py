@@ -406,6 +406,19 @@ def test_one_token_of_each_sequence_in_every_type_and_in_all_quick_modes(op):
     assert any(prod(spec.shape) >= corners.MANY and spec.shape[1] == 1 for spec in corners.wide(OPS[op], DTYPES))
 
 
+@pytest.mark.parametrize(
+    ("op", "axis"), [("rmsnorm_fwd", -2), ("layernorm_bwd", -2), ("groupnorm_fwd", -1), ("batchnorm_bwd", -1)]
+)
+def test_a_dimension_of_one_element_has_a_stride_that_leads_to_no_other_row_or_position(op, axis):
+    """A contiguous tensor tells nothing by this stride: a kernel must not take it for that of the rows, or of space."""
+    some = [
+        (spec.shape, placement.placement(spec.shape, spec.x_layout).strides)
+        for spec in corners.corners(OPS[op], DTYPES)
+        if spec.x_layout == "loose" and spec.shape[axis] == 1
+    ]
+    assert any(strides[axis] == 0 and prod(shape[2 if axis == -1 else 0 :]) > shape[-1] for shape, strides in some)
+
+
 def test_many_rows_have_gradients_that_are_expanded_in_every_type():
     table = [spec for spec in corners.corners(OPS["layernorm_bwd"], DTYPES) if spec.shape[0] > 1024]
     for layout in ("expanded", "scalar"):

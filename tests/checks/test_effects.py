@@ -476,6 +476,17 @@ def test_a_module_can_be_copied_after_a_call_in_training(op, detached):
     assert [("copy.deepcopy of the module fails" in message) for message in found] == [True] * (not detached)
 
 
+@pytest.mark.parametrize("op", ["rmsnorm_fwd", "rmsnorm_bwd"])
+def test_a_module_that_nothing_copies_is_told(op):
+    class Locked(torch.nn.RMSNorm):
+        def __init__(self, normalized_shape, eps):
+            super().__init__(normalized_shape, eps)
+            self.lock = threading.Lock()
+
+    (found,) = of_modules(Locked, op)
+    assert found.startswith("copy.deepcopy of the module fails, which averaged weights need: TypeError")
+
+
 def test_a_module_that_reads_its_weight_again_in_the_backward_can_be_copied_after_it():
     assert of_modules(Checkpointed, "rmsnorm_bwd") == []
 

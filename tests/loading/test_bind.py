@@ -173,6 +173,29 @@ def test_a_wrapper_that_passes_all_on_gets_what_a_user_names():
         called(mistaken)
 
 
+def test_a_callable_of_args_alone_that_gets_too_many_is_told_which():
+    def wrapped(x, weight, eps):
+        return x, weight, eps
+
+    def wrapper(*args):
+        return wrapped(*args)
+
+    def unpacks(*values):
+        x, weight, eps = values
+        return x, weight, eps
+
+    def refuses(*args):
+        raise ValueError("x must be contiguous")
+
+    order = f"gets {', '.join(n for n in offered(FORWARD) if n != 'weight_offset')} in this order: write a function"
+    with pytest.raises(TypeError, match=rf"positional arguments.*\(\*args\), which {order}"):
+        called(wrapper)
+    with pytest.raises(ValueError, match=rf"values to unpack.*\(\*values\), which {order}"):
+        called(unpacks)
+    with pytest.raises(ValueError, match=r"^x must be contiguous$"):
+        called(refuses)
+
+
 def test_what_a_user_says():
     def f(a, b, casting_mode, in_place=True, variance_epsilon=0.0):
         return a, b, casting_mode, in_place, variance_epsilon

@@ -69,6 +69,21 @@ def test_parameters_for_which_nobody_asked(unasked, words):
     assert fault[1]
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_weight_that_no_state_dict_has_is_told(saved):
+    """Frozen values are in the state_dict, and so in a checkpoint; a constant need not be, but one may forget it."""
+
+    class Held(nn.Module):
+        def __init__(self, dim, how=""):
+            super().__init__()
+            self.register_buffer("weight", torch.ones(dim), persistent=saved)
+
+    told = [
+        ("a new module's weight is a buffer that its state_dict lacks" in said, wrong) for said, wrong in found(Held)
+    ]
+    assert told == [(True, False)] * (not saved)
+
+
 def test_a_constant_in_the_place_of_a_parameter_is_right():
     class Constant(Norm):
         def __init__(self, *args, **kwargs):

@@ -45,7 +45,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 4, 8), {"x_layout": "offset", "dy_layout": "expanded"}),
         ((2, 6, 5, 4), {"weight_data": "some_one", **SLICE}),
         ((2, 6, 9), {"weight_data": "one", **SEQUENCE}),
-        ((1, 6, 9), LOOSE),
+        ((1, 6, 9, 1), LOOSE),  # the stride of the last dimension is none of an element
         ((3, 6, 5, 8), INNER),  # a part of an image
         ((2, 6, 3, 2, 4), HEADS_FIRST),  # frames of a video, in front of their channels
         ((3, 6, 5, 6), {"x_layout": "swapped", "dy_layout": "swapped_last"}),  # as many columns as channels

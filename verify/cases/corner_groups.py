@@ -51,7 +51,7 @@ GROUP_CORNERS: Topics = {
         ),
         ((2, 6, 5, 4), {"num_groups": 3, "weight_data": "some_one", **SLICE}),
         ((2, 6, 9), {"num_groups": 3, "weight_data": "one", **SEQUENCE}),
-        ((1, 6, 9), {"num_groups": 3, **LOOSE}),
+        ((1, 6, 9, 1), {"num_groups": 3, **LOOSE}),  # the stride of the last dimension is none of an element
         ((2, 6, 5, 6), {"num_groups": 3, "x_layout": "swapped"}),  # channels first; as many columns as channels
         ((2, 6, 5, 8), {"num_groups": 3, **INNER}),  # a part of an image
         ((2, 6, 3, 2, 4), {"num_groups": 3, **HEADS_FIRST}),  # frames of a video, in front of their channels

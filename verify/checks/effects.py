@@ -14,6 +14,7 @@ from verify_norm.checks.relations.held import over_bound
 from verify_norm.checks.relations.mode_table import COMPILED, INSIDE, in_mode
 from verify_norm.checks.relations.rerun import cheap, lasting, once_more, rerun
 from verify_norm.core import ways
+from verify_norm.core.errors import one_line
 from verify_norm.core.finding import Finding, Note, Tried
 from verify_norm.core.run import Run
 from verify_norm.loading import copies, module_calls, module_state
@@ -103,8 +104,11 @@ def _of_modules(run: Run) -> Iterator[Finding | Note]:
                 yield Note(f"a new module's {name} requires no gradient, so it is not trained")
 
 
-def _kept_graph(run: Run) -> Iterator[Finding]:
-    """Yield that a module cannot be copied after a call in training, for example for averaged weights."""
+def _kept_graph(run: Run) -> Iterator[Finding | Note]:
+    """Yield that a module cannot be copied after a call in training, for example for averaged weights.
+
+    One that keeps a result of the call is at fault. One that holds, say, a lock never could be copied: a note.
+    """
     instance = module_calls.Instance()
     recorded = in_mode(INSIDE, run)
     assert recorded.run is not None
@@ -113,12 +117,15 @@ def _kept_graph(run: Run) -> Iterator[Finding]:
         instance.put_back(module)
         try:
             copies.deep(module, torch.nn.Module)
-        except RuntimeError as error:
+        except Exception as error:
             if NOT_LEAF in str(error):
                 message = (
                     "after a call that records gradients copy.deepcopy of the module fails, since it keeps a result"
                 )
                 yield finding(run, "effects", None, f"{message} of the call, and its graph; keep a detached one")
+            else:
+                why = one_line(error)
+                yield Note(f"copy.deepcopy of the module fails, which averaged weights need: {why}")
 
 
 def _promised(run: Run) -> Iterator[Finding]:

@@ -3,7 +3,8 @@
 Every argument lies among poison, and is compared bit by bit with what it was, gaps and guards included. What the kernel
 allocates by torch has poison on both sides, and inside where torch leaves it uninitialized. A second run with another
 poison finds a value that depends on it: NaN shows in most arithmetic, but is legal where an input holds one and
-vanishes in comparisons and `nan_to_num`; a finite number shows there, but vanishes in a product with 0.
+vanishes in comparisons and `nan_to_num`; a finite number shows there, but vanishes in a product with 0. In Triton's
+interpreter a load or store in memory of no tensor is told, even where the kernel leaves out what it has read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +33,9 @@ def memory(run: Run) -> Iterable[Finding | Note]:
     which parameters a new module leaves uninitialized: a case has values of its own, and so has a loaded model.
     """
     yield from _damaged(run, run.damage)
+    for place in run.beyond:
+        message = f"expected loads and stores in the tensors of a launch only, got {place}"
+        yield finding(run, "memory", None, f"{message}; a GPU may stop there with an illegal memory access")
     yield from _shared(run)
     if "memory" not in run.case.spec.further or not cheap(run):
         return

@@ -85,6 +85,7 @@ class Called:
     overlaps: tuple[tuple[str, str], ...] = ()
     effects: tuple[str, ...] = ()
     differs_on_gpu: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     evasions: tuple[tuple[str | None, str], ...] = ()
     at_return: Mapping[str, Any] = field(default_factory=dict)
@@ -107,6 +108,7 @@ class Run:
     at_return: Mapping[str, Any] = field(default_factory=dict)  # the bytes of each output when the call returned
     effects: tuple[str, ...] = ()  # what the call changed of the process and of what its arguments are, in words
     differs_on_gpu: tuple[str, ...] = ()  # operations that ran in Triton's interpreter and differ on a GPU
+    beyond: tuple[str, ...] = ()  # loads and stores of Triton's interpreter beyond all tensors, in words
     operators: tuple[str, ...] = ()  # norm operators of torch that ran inside the kernel
     seconds: float = 0.0  # from the arguments in place to the outputs read, without compilation: most of another run
     rerun_seconds: float = inf  # that another run may take

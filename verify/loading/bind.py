@@ -22,6 +22,7 @@ from verify_norm.loading.signatures import NUMBERS, form_of
 from verify_norm.loading.targets import preset
 
 ARGUMENTS = re.compile(r"\barguments?\b")  # what Python and extensions speak of where a call does not fit
+COUNTED = re.compile(r"\bpositional arguments?\b|values to unpack")
 UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 DERIVED = ("normalized_shape", "weight_offset")  # of what few functions take
 ABSENT = ("bias", "residual", "scale_ub")  # of a library's norm, where the operator has none: they are None
@@ -89,17 +90,21 @@ class Binding:
         more = {name: given[name] for name in self.every}
         try:
             return function(*(v for a, v in values if a.positional), **more, **named)
-        except (IndexError, KeyError, TypeError) as error:
+        except (IndexError, KeyError, TypeError, ValueError) as error:
             if hint := self._hint(error):
                 raise type(error)(f"{error}; {hint}") from error
             raise
 
     def _hint(self, error: Exception) -> str:
         """Return how to name the arguments of a callable that takes *args or **kwargs; "" for any other error."""
+        if self.stars and not self.rest and COUNTED.search(str(error)):
+            its = f"its signature is (*{self.stars}), which gets {', '.join(self.sources)} in this order"
+            return f"{its}: write a function around it that names what it takes"
         nameless = bool(self.rest and self.stars and not self.arguments)
         its = f"its signature is (*{self.stars}, **{self.rest})"
         if not isinstance(error, TypeError):
-            return f"{its}, which gets all by name: name its arguments, by a function around it" * nameless
+            by_name = nameless and not isinstance(error, ValueError)
+            return f"{its}, which gets all by name: name its arguments, by a function around it" * by_name
         refused = UNEXPECTED.search(str(error))
         if nameless and ARGUMENTS.search(str(error)):
             own = [n for n in self.every if n not in DERIVED and (refused is None or n != refused[1])]
@@ -134,8 +139,9 @@ def bind(
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD and not positional), "")
     _validate(candidate, [p.name for p in named], offered, outputs, elsewhere, rest)
-    if not named and any(p.kind is p.VAR_POSITIONAL for p in parameters) and not rest:
-        return Binding(tuple(Argument(n, n, positional=True) for n in more), {}, option.returns)
+    stars = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+    if stars and not named and not rest:
+        return Binding(tuple(Argument(n, n, positional=True) for n in more), {}, option.returns, stars=stars)
     fixed = {
         ours: float(value) if ours == "weight_offset" else value  # a flag is a number
         for key, value in option.constants.items()
@@ -180,7 +186,6 @@ def bind(
     every: tuple[str, ...] = ()
     if not ours_of and all(a.source in (None, a.name) for a in arguments):  # it uses the operator's names
         every = tuple(n for n in more if n not in (*_taken(arguments), FEATURES))
-    stars = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
     return Binding(tuple(arguments), fixed, option.returns, every, rest, stars, tuple(unset), tuple(kept))
 
 

@@ -14,6 +14,7 @@ from verify_norm.loading import module_state
 from verify_norm.loading.argument_names import meant
 
 STATE = ("running_mean", "running_var", "num_batches_tracked")
+AFFINE = ("weight", "bias")
 FACTORY = {"device": torch.device("meta"), "dtype": torch.bfloat16}  # as of torch's modules: other values than usual
 MARK = 0.5  # what no parameter of a new norm is
 Fault = tuple[str, bool]  # in words, and whether it is a mistake for sure
@@ -40,6 +41,11 @@ def faults(
     lost = [name for name, _ in new.named_buffers() if meant(name.rpartition(".")[2], STATE) and name not in kept]
     if lost:
         yield f"a new module's state_dict lacks {' and '.join(lost)}: a model that is saved and loaded loses them", True
+    buffers = dict(new.named_buffers())
+    affine = [roles[role] for role in AFFINE if role in roles and roles[role] in buffers and roles[role] not in kept]
+    if affine:
+        why = "a model that is saved and loaded has the values of a new one"
+        yield f"a new module's {' and '.join(affine)} is a buffer that its state_dict lacks: {why}", False
     trained = dict(new.named_parameters())
     names = [roles[role] for role in unasked if role in roles and roles[role] in trained]
     if any(trained[name].requires_grad for name in names):

@@ -17,6 +17,7 @@ from verify_norm.core.known import overwritten
 from verify_norm.core.run import Called, Case
 from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards, overlapping, refusals
+from verify_norm.running.interpreter import loads
 from verify_norm.running.interpreter.arithmetic import differs_on_gpu
 from verify_norm.running.reading import Evasions, output_bytes, read
 from verify_norm.running.surroundings import left
@@ -43,11 +44,13 @@ def call(
         finally:
             POISON.reset(token)
     differs_on_gpu.clear()
+    loads.beyond.clear()
     effects, replaced = list[str](), list[str]()
     restoring_state = _restoring_state(kernel, case, effects, replaced, watch or ())
     called = call_here(kernel, case, within, restoring_state, observing=watch is not None)
     evasions = (*called.evasions, *((None, f"{REPLACES} {name}") for name in replaced))
-    return replace(called, differs_on_gpu=tuple(sorted(differs_on_gpu)), effects=tuple(effects), evasions=evasions)
+    interpreted = replace(called, differs_on_gpu=tuple(sorted(differs_on_gpu)), beyond=tuple(loads.beyond.values()))
+    return replace(interpreted, effects=tuple(effects), evasions=evasions)
 
 
 @contextmanager

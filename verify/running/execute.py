@@ -43,7 +43,8 @@ def execute(
         arguments = argument_writes.Arguments(case.arguments)
         called = call(kernel, case, within, watch)
         observed: dict[str, Any] = {
-            name: getattr(called, name) for name in ("limits", "effects", "differs_on_gpu", "evasions", "at_return")
+            name: getattr(called, name)
+            for name in ("limits", "effects", "differs_on_gpu", "beyond", "evasions", "at_return")
         }
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, **observed)

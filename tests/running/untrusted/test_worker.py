@@ -187,7 +187,7 @@ def test_what_is_said_without_end_is_cut_off():
     long, shown = "x" * 501, "x" * 499 + "…"
     many = [Damage("y", "after", 4, 0, "y")] * 61
     texts = (long, "x" * 500, *"a" * 60)
-    said = Called({}, long, True, texts, tuple(many), (("y", "x"),) * 61, texts, texts, texts)
+    said = Called({}, long, True, texts, tuple(many), (("y", "x"),) * 61, texts, texts, texts, texts)
     told = worker._call_notes(said)
     cut = (shown, "x" * 500, *"a" * 58)
     assert told == {
@@ -195,7 +195,7 @@ def test_what_is_said_without_end_is_cut_off():
         "refused": True,
         "overlaps": (("y", "x"),) * 60,
         "damage": (("y", "after", 4, 0, "y"),) * 60,
-        **dict.fromkeys(("limits", "effects", "operators", "differs_on_gpu"), cut),
+        **dict.fromkeys(("limits", "effects", "operators", "differs_on_gpu", "beyond"), cut),
     }
     told = worker._call_notes(Called(damage=(Damage(long, "in", 1, 2),)))
     assert (told["problem"], told["refused"], told["damage"]) == (None, False, ((shown, "in", 1, 2, None),))

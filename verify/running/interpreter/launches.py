@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.core.errors import one_line
-from verify_norm.running.interpreter import arithmetic, syntax
+from verify_norm.running.interpreter import arithmetic, loads, syntax
 from verify_norm.running.refusals import INTERPRETED
 
 LAUNCH = threading.RLock()
@@ -46,8 +46,9 @@ def _launched(own: Any, self: Any, *args: Any, **options: Any) -> Any:
         raise RuntimeError(FAKE)
     grid = self.grid
     self.grid = (lambda meta: tuple(grid(meta))) if callable(grid) else tuple(grid)  # Triton compiled takes lists
+    given = {**dict(zip(self.arg_names, args, strict=False)), **options}
     try:
-        with LAUNCH, np.errstate(all="ignore"):
+        with LAUNCH, np.errstate(all="ignore"), loads.given(given):
             return own(self, *args, **options)
     except InterpreterError as error:
         cause: BaseException = error

@@ -1,11 +1,11 @@
 """Patches Triton's interpreter to compute as a GPU does, and to reduce in a tree.
 
 `conversions` rounds to bfloat16 and 8 bits, `arithmetic` patches operations, `syntax` the statements of a kernel,
-`launches` what starts it, `device` what its launcher asks for, and `libdevice` adds its functions. This module gives
-the numbers that a kernel is called with the types that they have in a compiled kernel. Results are compared with
-those of a GPU, program by program, in benchmarks/results/interpreter.json. At every start two kernels test casts and
-loops (`conversions.prove` and `prove`). Without the patches half of all bfloat16 results would look one ulp wrong,
-and a loop over int64 bounds would overflow.
+`launches` what starts it, `device` what its launcher asks for, `libdevice` adds its functions, and `loads` notes what
+lies beyond all tensors. This module gives the numbers that a kernel is called with the types that they have in a
+compiled kernel. Results are compared with those of a GPU, program by program, in benchmarks/results/interpreter.json.
+At every start two kernels test casts and loops (`conversions.prove` and `prove`). Without the patches half of all
+bfloat16 results would look one ulp wrong, and a loop over int64 bounds would overflow.
 
 What differs still: the order of sums, the last bits of functions, and x·y + z, which a GPU contracts into one fma. The
 error bounds allow for these. An operation of `arithmetic.differs_on_gpu` is named in the findings of a kernel that uses
@@ -26,7 +26,16 @@ import ml_dtypes
 import numpy as np
 
 from verify_norm.core import packages
-from verify_norm.running.interpreter import arithmetic, conversions, device, launches, libdevice, speedups, syntax
+from verify_norm.running.interpreter import (
+    arithmetic,
+    conversions,
+    device,
+    launches,
+    libdevice,
+    loads,
+    speedups,
+    syntax,
+)
 
 PATCHED = "_verify_norm_patched"
 
@@ -69,6 +78,9 @@ def enable() -> str:
 def _patch(interpreter: Any) -> None:
     around = arithmetic.around
     arithmetic.patch(interpreter.InterpreterBuilder)
+    around(interpreter.InterpreterBuilder, "create_masked_load", loads.load)
+    around(interpreter.InterpreterBuilder, "create_masked_store", loads.store)
+    around(interpreter.InterpreterBuilder, "create_int_to_ptr", loads.pointer_of_number)
     libdevice.fill(interpreter)
     setattr(interpreter, syntax.NAME, syntax)
     interpreter.FunctionRewriter.ast_transformer = syntax.Transformer()

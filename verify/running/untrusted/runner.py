@@ -234,7 +234,7 @@ def _called(notes: wire.Notes, outputs: dict[str, Any], names: Sequence[str], *,
         if where in SIDES
     ]
     lists: dict[str, Any] = {
-        name: tuple(map(visible, getattr(notes, name))) for name in ("effects", "differs_on_gpu", "operators")
+        name: tuple(map(visible, getattr(notes, name))) for name in ("effects", "differs_on_gpu", "beyond", "operators")
     }
     return Called(
         outputs,

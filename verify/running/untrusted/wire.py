@@ -74,6 +74,7 @@ class Notes:
     effects: Texts = ()
     operators: Texts = ()
     differs_on_gpu: Texts = ()
+    beyond: Texts = ()
     overlaps: Annotated[tuple[tuple[Text, Text], ...], Len(0, 64)] = ()
     damage: Annotated[tuple[tuple[Text, Text, int, int, Text | None], ...], Len(0, 64)] = ()
     evaluated: bool = False

@@ -198,7 +198,8 @@ def _short(text: str) -> str:
 def _call_notes(called: Called) -> dict[str, Any]:
     """Return a call as notes; long texts and lists are cut off."""
     damage = [(_short(d.buffer), d.where, d.count, d.nearest, d.output) for d in called.damage]
-    texts = {name: getattr(called, name) for name in ("limits", "effects", "operators", "differs_on_gpu")}
+    names = ("limits", "effects", "operators", "differs_on_gpu", "beyond")
+    texts = {name: getattr(called, name) for name in names}
     return {
         "problem": None if called.problem is None else _short(called.problem),
         "refused": called.refused,
