@@ -110,5 +110,7 @@ def hunt(
     write_json(lines[0] if len(lines) == 1 else lines, json_path)
     for one in found:
         if one.verdict is Exit.NOTHING:
-            console.complain(f"too little was checked: {one.op} was compared in {one.compared} of {one.tried} cases")
+            said = f"too little was checked: {one.op} was compared in {one.compared:,} of {one.tried:,} cases"
+            why = f"the first other case: {one.problem}"
+            console.complain(f"{said}; {why if one.problem else f'verify-norm --kernel {one.kernel} says why'}")
     return worst_of((one.verdict for one in found), every=bool(op))

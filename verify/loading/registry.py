@@ -133,7 +133,7 @@ def single(kernels: Sequence[Kernel]) -> Kernel:
     """Return the one kernel; raises UsageError if there are two, one a direction."""
     first, *others = kernels
     if others:
-        raise UsageError(f"{first.name} has two directions: choose --op {first.op} or --op {others[0].op}")
+        raise UsageError(f"{first.name} has two directions: choose one as its op, {first.op} or {others[0].op}")
     return first
 
 

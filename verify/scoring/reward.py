@@ -10,7 +10,7 @@ from verify_norm.core.errors import UnknownOpError, UsageError, texts
 from verify_norm.core.report_text import gap, replay_line
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Seconds
-from verify_norm.loading.builtin import BUILTIN
+from verify_norm.loading.builtin import BUILTIN, known
 from verify_norm.scoring.forms import narrowed, subject
 from verify_norm.search.options import least, options
 from verify_norm.search.request import SECRET, request
@@ -84,6 +84,10 @@ def reward(
         if dtypes is not None:
             given["dtypes"] = dtypes
         options(**given)  # a wrong option is no fault of the kernel's
+        if found.op is not None:
+            known(found.op)
+        if baseline:
+            request(baseline, {"device": device}, op=found.op)
         try:
             asked = request(found.target, given, op=found.op, bind=found.bind)
         except UnknownOpError:
