@@ -85,7 +85,7 @@ def verify(
     seed : The seed of the cases after the corner table.
     shapes : "fuzz" for random shapes, "models" for the shapes of norms in real models, "all" for both.
     workers : The number of processes that examine cases at the same time, 1 to 64. The default is 1 on a CPU and at
-        most 8 on a GPU. The cases and the findings do not depend on it.
+        most 12 on a GPU. The cases and the findings do not depend on it.
     timeout : The seconds that one case may take. The default is 20, or 90 on a GPU. A case has more where it is large
         or the kernel may build.
     corpus : A file of cases to run first, as `verify-norm hunt --corpus` writes it.

@@ -9,14 +9,19 @@ from verify_norm.core.contract import Contract
 from verify_norm.core.errors import UsageError
 from verify_norm.core.known import whole
 from verify_norm.core.settings import DEFAULTS, Seconds, Workers
-from verify_norm.search import options
-from verify_norm.search.options import Options
+from verify_norm.search import crew, options
+from verify_norm.search.options import Options, flags
 
 
 def refused(**given):
     with pytest.raises(UsageError) as caught:
         options.options(**given)
     return str(caught.value)
+
+
+def test_the_help_has_the_usual_number_of_processes():
+    assert f"1 on a CPU, at most {crew.USUAL['cuda']} on a GPU" in flags()["workers"].help
+    assert crew.USUAL["cpu"] == 1
 
 
 def test_the_least_value_of_a_quantity():

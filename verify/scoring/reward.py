@@ -65,7 +65,7 @@ def reward(
     baseline : the kernel that it has to beat, a name or a target of one that is trusted; torch's own if None, "" for
         none.
     shape : that of x in the timed calls.
-    seconds : at most 60, for all of it, besides the start of processes.
+    seconds : at most 60, for all of it, besides the start of processes and a call that hangs.
     seed : of the cases; the system draws it if None.
 
     Raises
