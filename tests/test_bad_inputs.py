@@ -136,6 +136,7 @@ OPTIONS = [  # after K
     (("--bind", "x=x,x=y"), "--bind 'x=x,x=y': expected each name once, got x twice"),
     (("--bind", "-> y,y"), "--bind '-> y,y': expected each name once, got y twice"),
     (("--bind", "eps=-1"), "--bind eps=-1: eps: expected a finite number of 0 or more, got -1"),
+    (("--bind", "eps=1e-6", "--only", "eps=1e-5"), "only: found no case that meets both eps=1e-05 and eps=1e-06"),
     (("--bind", "-> z"), "rmsnorm_fwd has no z; it has y, rstd"),
     (("--only", "N>=1000000000000"), "only: found no case of at most 2^38 elements that meets N>=1000000000000"),
     (("--only", "ndim=0"), "cannot read 'ndim=0'"),
