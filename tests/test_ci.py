@@ -158,7 +158,7 @@ def test_the_hook_skips_what_defines_nothing_and_refuses_what_has_no_norm(tmp_pa
     (tmp_path / "broken.py").write_text("def f(:\n")
     cases = (
         (("__init__.py", "test_norms.py"), 0, "__init__.py defines nothing to call: not checked"),
-        (("helpers.py",), 2, "no callable has the name of a norm"),
+        (("helpers.py",), 2, "no function and no class has the name of a norm"),
         (("broken.py",), 2, "broken.py cannot be imported: SyntaxError"),
     )
     for files, status, words in cases:

@@ -62,8 +62,8 @@ def test_a_problem_stays_that_no_other_store_has_solved(tmp_path):
 
 
 OTHERS = [
-    ({"versions": {"torch": "3"}}, "its torch is 3, here it is 2"),
-    ({"plan": {"examples": 11, "seed": 0}}, "its examples is 11, here it is 10"),
+    ({"versions": {"torch": "3"}}, "it has torch = 3, here it is 2"),
+    ({"plan": {"examples": 11, "seed": 0}}, "it has examples = 11, here it is 10"),
     ({"units": "abd"}, "has other units"),
 ]
 

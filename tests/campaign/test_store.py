@@ -125,8 +125,8 @@ BAD = [
     (foreign, {}, "is no store of a campaign"),
     (of_version(99), {}, "has tables of version 99; this verify-norm has version 2; a newer verify-norm wrote it"),
     (of_version(1), {}, "has tables of version 1; this verify-norm has version 2; an older verify-norm wrote it"),
-    (entered, {"plan": {"examples": 11, "seed": 0}}, "of another campaign: its examples is 10, here it is 11"),
-    (entered, {"versions": {"torch": "3"}}, "of another campaign: its torch is 2, here it is 3"),
+    (entered, {"plan": {"examples": 11, "seed": 0}}, "of another campaign: it has examples = 10, here it is 11"),
+    (entered, {"versions": {"torch": "3"}}, "of another campaign: it has torch = 2, here it is 3"),
     (entered, {"units": "abd"}, "has other units: a kernel or its file has changed since"),
     (lambda path: path.mkdir(), {}, "it is a folder"),
 ]

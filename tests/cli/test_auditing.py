@@ -29,6 +29,9 @@ def seldom(x, weight, eps):
         raise RuntimeError("not this time")
     return rmsnorm_fwd(x, weight, eps)
 
+def nothing(x, weight, eps):
+    pass
+
 def no_eps(x, weight, eps):
     return rmsnorm_fwd(x, weight, 0.0)
 """
@@ -114,7 +117,14 @@ def test_a_hunt_within_all_bounds_passes(path):
 def test_a_hunt_that_compares_almost_nothing_is_no_pass(path, attribute):
     result = hunted(path, attribute, "--seconds", "0.5")
     assert result.exit_code == 2, result.output
-    assert re.search(r"too little was checked: rmsnorm_fwd was compared in \d+ of \d+ cases", result.stderr)
+    said = r"too little was checked: rmsnorm_fwd was compared in \d+ of [\d,]+ cases; "
+    assert re.search(rf"{said}the first other case: RuntimeError: not ", result.stderr)
+
+
+def test_a_hunt_of_a_kernel_that_returns_nothing_names_the_command_that_says_why(path):
+    result = hunted(path, "nothing", "--seconds", "0.5")
+    assert result.exit_code == 2, result.output
+    assert f"verify-norm --kernel {path}:nothing says why" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ OF_STORE = [
     (("report", "s", "--kernel", "ops.py:rihgt"), "unknown kernel of the campaign 'ops.py:rihgt' (did you mean"),
     (("report", "s", "--sql", "SELEC 1"), "syntax error"),
     (("report", "s", "--json", "s"), "cannot write s: the command reads it"),
-    (("p.toml", "--store", "s", "--seed", 3), "s is of another campaign: its seed is 0, here it is 3"),
+    (("p.toml", "--store", "s", "--seed", 3), "s is of another campaign: it has seed = 0, here it is 3"),
 ]
 
 

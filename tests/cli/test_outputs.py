@@ -41,8 +41,10 @@ def test_the_status_is_the_worst_of_all(reports, status):
 
 
 def test_what_was_interrupted_can_be_resumed_and_what_lacked_time_needs_more(capsys):
-    deliver(report(interrupted=True), to=Destinations())
+    deliver(report(interrupted=True), to=Destinations(), resumable=True)
     assert "run it again with --resume, which continues it, or accept it" in capsys.readouterr().err
+    deliver(report(interrupted=True), to=Destinations())
+    assert "cases; run it again, or accept it" in capsys.readouterr().err
     late = Coverage(9, 9, 3, 0, 3, {"y": 3}, ended="the time limit of 5 s was reached")
     deliver(report(coverage=late), to=Destinations())
     assert "run it again with more --seconds, or accept it" in capsys.readouterr().err

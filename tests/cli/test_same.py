@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import verify_norm
 from verify_norm.cli.app import app
 from verify_norm.core.errors import UsageError
-from verify_norm.equality import onset
+from verify_norm.equality import compare, onset
 from verify_norm.report import schema
 from verify_norm.search import planning
 
@@ -70,6 +70,16 @@ def test_a_kernel_that_ends_its_process_is_survived(few):
     result, text = run(f"{FILE}:plain", f"{FILE}:exits", *OP, "--dtype", "fp32")
     assert result.exit_code == 1, text
     assert "B fails where A returns: it ended its process with exit status 3" in text
+
+
+def test_what_was_interrupted_is_run_again_with_the_same_time(few, monkeypatch):
+    def interrupted(walk):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare, "onsets", interrupted)
+    result, text = run(f"{FILE}:plain", f"{FILE}:rewritten", *OP, "--in-process", "--dtype", "fp32")
+    assert result.exit_code == 3, text
+    assert "the run was interrupted; run it again, or accept it with --allow-incomplete" in text
 
 
 def test_the_operator_of_one_is_that_of_the_other(few):

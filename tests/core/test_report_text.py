@@ -69,6 +69,8 @@ def test_cases_without_elements_are_no_evidence_where_the_others_are_refused():
     assert unchecked(made) == (
         "nothing was checked: x has no element in all cases that ran. cases: it does not take CPU tensors"
     )
+    none = report(replace(WHOLE, refused=9, compared=0), cases=0, seen=Seen(), skipped=skips[:1])
+    assert unchecked(none) == "nothing was checked. cases: it does not take CPU tensors"
 
 
 def test_nothing_is_checked_if_no_check_that_was_asked_for_applies():

@@ -139,6 +139,12 @@ def test_a_kernel_that_raises_differs_from_one_that_returns():
     assert found.coverage.compared == found.cases
 
 
+@pytest.mark.parametrize("b", ["raises", "half"])
+def test_the_smallest_case_has_a_type_that_was_asked_for(b):
+    (smallest,) = compared("", b, dtypes=("bfloat16",)).differences
+    assert smallest.spec.dtype == "bfloat16"
+
+
 def test_two_that_raise_are_not_compared():
     found = compared("raises", "raises", dtypes=("float32",))
     assert found.verdict in (Exit.PASS, Exit.NOTHING)

@@ -303,8 +303,8 @@ def stored(tmp_path):
 
 
 OTHERS = [
-    ({"items": "0:60"}, "its last is 50, here it is 60"),
-    ({"eps": 0.5, "items": "0:50"}, "its eps is 1e-05, here"),
+    ({"items": "0:60"}, "it has last = 50, here it is 60"),
+    ({"eps": 0.5, "items": "0:50"}, "it has eps = 1e-05, here"),
 ]
 
 
@@ -325,9 +325,9 @@ def test_a_run_goes_on_where_all_that_was_asked_and_the_machine_are_the_same(tmp
     others = {"contract": Contract(xhat="x"), "options": ("", "N <= 8"), "first": 1, "last": 8, "count": 9, "eps": 0.5}
     for field in fields(model.Asked):
         other = replace(asked, **{field.name: others.get(field.name, "another")})
-        with pytest.raises(UsageError, match=f"is of another run: its {field.name} is "):
+        with pytest.raises(UsageError, match=f"is of another run: it has {field.name} = "):
             run.stored(str(path), other, here)
-    with pytest.raises(UsageError, match="its torch is 2, here it is 3"):
+    with pytest.raises(UsageError, match="it has torch = 2, here it is 3"):
         run.stored(str(path), asked, {"torch": "3"})
 
 

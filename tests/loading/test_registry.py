@@ -42,7 +42,7 @@ def test_a_kernel_in_a_file(tmp_path):
         ("layernorm_fwd", "layernorm_bwd", "layernorm_fwd is a kernel for layernorm_fwd, not for layernorm_bwd"),
         ("{}:asks_more", None, "cannot infer the op from the name 'asks_more': say it with --op layernorm_fwd, or"),
         ("{}:layernorm_fwd", "layernrm", "unknown op 'layernrm' (did you mean layernorm?)"),
-        ("{}:layernorm_fwd", "layernorm", "has two directions: choose --op layernorm_fwd or --op layernorm_bwd"),
+        ("{}:layernorm_fwd", "layernorm", "has two directions: choose one as its op, layernorm_fwd or layernorm_bwd"),
         ("{}:layernorm_bwd", None, "has no 'layernorm_bwd'; its callables are: layernorm_fwd"),
         ("{}:number", "layernorm_fwd", "number: expected a callable, got "),
         ("{}:asks_more", "layernorm_fwd", "unknown arguments gate, up; layernorm_fwd offers x, weight, bias, eps,"),

@@ -21,6 +21,7 @@ fixed_rms_norm = partial(rms_norm, eps=1e-6)
 def folder(tmp_path):
     (tmp_path / "a_norms.py").write_text(NORMS)
     (tmp_path / "sibling_of_norms.py").write_text("")
+    (tmp_path / "empty.py").write_text("")
     (tmp_path / "b_norms.py").write_text("from a_norms import helper\ndef other(x, w): ...\n")
     return tmp_path
 
@@ -43,8 +44,10 @@ def test_files_and_patterns_stand_for_their_kernels(folder):
     [
         (
             "b_norms.py",
-            "no callable has the name of a norm: add :function and --op, such as --kernel {0}/b_norms.py:other; ",
+            "no function and no class has the name of a norm: add :function and --op, "
+            "such as --kernel {0}/b_norms.py:other; ",
         ),
+        ("empty.py", "no function and no class is defined in {0}/empty.py"),
         ("*_norms.py:absent", "no file has absent: add :function and --op, "),
         ("c*.py", "--kernel {0}/c*.py: no file matches"),
         ("absent.py", "no file {0}/absent.py"),

@@ -162,6 +162,13 @@ def test_the_speedup_leaves_out_the_way(times, speedup):
         ("rmsnorm_fwd", {"problem": "36"}, "problem: expected none"),
         ("rmsnorm_fwd", {"seconds": 61.0}, "seconds: expected at most 60"),
         ("rmsnorm_fwd", {"dtypes": "fp33"}, "unknown dtype"),
+        (f"{NORMS}:rms_norm", {"op": "rmsnrm_fwd"}, "unknown op 'rmsnrm_fwd' .did you mean rmsnorm_fwd"),
+        (f"{NORMS}:rms_norm", {"op": "rmsnorm_fwd", "baseline": "none.py:f"}, "no file none.py"),
+        (
+            f"{NORMS}:rms_norm",
+            {"op": "rmsnorm_fwd", "baseline": "layernorm_fwd"},
+            "a kernel for layernorm_fwd, not for",
+        ),
     ],
 )
 def test_bad_input_is_one_line(kernel, options, said):

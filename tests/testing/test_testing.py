@@ -540,3 +540,11 @@ def test_scales_of_what_is_quantized():
     assert_norm_close(y, "rmsnorm | quantize(int8)", x, weight, y_scale=given, eps=EPS)
     with pytest.raises(InputError, match="needs y_scale; its inputs are x, weight, y_scale"):
         assert_norm_close(y, "rmsnorm | quantize(int8)", x, weight, eps=EPS)
+
+
+def test_an_output_without_elements_passes_if_its_shape_and_type_are_right():
+    x, weight = torch.empty(0, 8), torch.ones(8)
+    assert_norm_close(torch.empty(0, 8), "rmsnorm", x, weight, eps=1e-6)
+    for y in (torch.empty(0, 7), torch.empty(0, 8, dtype=torch.float64)):
+        with pytest.raises(AssertionError, match="y: expected"):
+            assert_norm_close(y, "rmsnorm", x, weight, eps=1e-6)

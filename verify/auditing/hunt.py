@@ -28,7 +28,7 @@ from verify_norm.core import geometry, judge, packages
 from verify_norm.core.dtypes import Array
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
-from verify_norm.core.run import Case
+from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import SHARED, CaseSpec
 from verify_norm.running.execute import execute
 
@@ -75,6 +75,7 @@ class _Search:
     moved: dict[Key, float] = field(default_factory=dict)
     tried: int = 0
     compared: int = 0
+    problem: str = ""  # of the first case in which nothing was compared
 
     def check_time(self) -> None:
         """Raise _TimeIsUpError after the deadline."""
@@ -95,8 +96,11 @@ class _Search:
         if kernel.refuses(spec):
             return {}
         self.counts[self.stage] += 1
-        found = measure(kernel, make.case(spec, op, kernel.contract, self.device), self.outputs)
+        case = make.case(spec, op, kernel.contract, self.device)
+        ran = execute(kernel, case)
+        found = _measured(ran, case, self.outputs)
         self.compared += bool(found)
+        self.problem = self.problem or ("" if found else ran.problem or "")
         for key, value in found.items():
             kept = self.best.setdefault(key, [])
             if value > 0 and all(spec != other for _, other, _ in kept):
@@ -116,7 +120,10 @@ class _Search:
 
 def measure(kernel: Kernel, case: Case, outputs: tuple[str, ...]) -> dict[Key, float]:
     """Return the largest error/bound and the largest error in ulp of these outputs, over the elements with a bound."""
-    run = execute(kernel, case)
+    return _measured(execute(kernel, case), case, outputs)
+
+
+def _measured(run: Run, case: Case, outputs: tuple[str, ...]) -> dict[Key, float]:
     found: dict[Key, float] = {}
     for name, output in run.outputs.items():
         expected = case.expected[name]
@@ -163,9 +170,19 @@ def hunt(kernel: Kernel, options: HuntOptions) -> Hunt:
         with suppress(_TimeIsUpError):
             stage()
     counts, seconds = search.counts, time.perf_counter() - started
-    by_stage = {name: counts[name] for name, _, _ in stages}
-    seen = {"tried": search.tried, "compared": search.compared}
-    return Hunt(kernel.name, kernel.op, seconds, counts.total(), **by_stage, worst=tuple(search.worst()), **seen)
+    return Hunt(
+        kernel.name,
+        kernel.op,
+        seconds,
+        counts.total(),
+        drawn=counts["drawn"],
+        evolved=counts["evolved"],
+        moved=counts["moved"],
+        worst=tuple(search.worst()),
+        tried=search.tried,
+        compared=search.compared,
+        problem=search.problem,
+    )
 
 
 def _draw(search: _Search, first: list[CaseSpec], dtypes: tuple[str, ...], seed: int) -> None:

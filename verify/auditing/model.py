@@ -162,6 +162,7 @@ class Hunt:
     worst: tuple[Worst, ...]
     tried: int = 0  # cases, with those that the kernel does not take
     compared: int = 0  # cases in which an output has a bound
+    problem: str = ""  # what the kernel raised, or returned instead of outputs, in the first case without any
 
     @property
     def verdict(self) -> Exit:

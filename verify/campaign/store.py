@@ -199,7 +199,7 @@ def refuse_other(facts: Mapping[str, str], stored: Mapping[str, str], path: str)
             mine, its = mine.get(name), its.get(name)
         if name == "units":
             raise UsageError(f"{path} has other units: a kernel or its file has changed since; name another file")
-        raise UsageError(f"{path} is of another campaign: its {name} is {its}, here it is {mine}; name another file")
+        raise UsageError(f"{path} is of another campaign: it has {name} = {its}, here it is {mine}; name another file")
 
 
 def _refuse_foreign(database: sqlite3.Connection, path: str) -> None:

@@ -23,7 +23,7 @@ def _looks(run: Run) -> bool:
 
 @check(applies=_applies, looks=_looks)
 def distribution(run: Run) -> Iterator[Finding | SmallestError | NoData]:
-    """The mean error and the bias of an output are what rounding and the bound explain.
+    """The mean error and the bias of an output are no larger than rounding and the bound explain.
 
     In random data an error that all elements share shows in their sum long before it shows in any of them. A right
     kernel exceeds the limit of a sum with a probability of 1e-9.

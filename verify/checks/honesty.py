@@ -46,7 +46,7 @@ def _looks(run: Run) -> bool:
 
 @check(looks=_looks, of_outputs=False)
 def honesty(run: Run) -> Iterator[Finding | Note | Tried]:
-    """A call does its work itself, before it returns, and neither its judge nor its caller can be deceived by it.
+    """A call does its work itself, before it returns, and deceives neither its judge nor its caller.
 
     What it returns are plain tensors, whose bytes do not change after the call, nor do those of its arguments; a
     subclass may label them. Neither a call nor the import of the kernel's module replaces a function of this tool, or

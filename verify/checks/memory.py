@@ -27,7 +27,7 @@ SIDES = {"before": "before the first element", "after": "behind the last element
 
 @check()
 def memory(run: Run) -> Iterable[Finding | Note]:
-    """Nothing is written but outputs in memory of their own, and no result depends on memory that nobody wrote.
+    """A call writes its outputs alone, each in memory of its own, and no result depends on uninitialized memory.
 
     Arguments keep their bits, except what the contract declares in place; gaps and guard zones keep theirs. A note says
     which parameters a new module leaves uninitialized: a case has values of its own, and so has a loaded model.

@@ -84,7 +84,7 @@ def told(run: Run) -> bool:
 
 @check(applies=_applies, looks=looks, lacks=_narrow)
 def sums(run: Run) -> Iterator[Finding | SmallestError | OverProbable]:
-    """Long sums are as close to the truth as roundings of random sign leave them.
+    """Long sums are no further from the truth than rounding errors of random sign explain.
 
     In random data the roundings of a sum of n terms add up like √n, the bound of `accuracy` like n. This looks at
     mean, rstd, dweight and dbias of 256 terms and more, and at Σdx and Σdx·x̂ of long rows, in which an error of the

@@ -98,7 +98,7 @@ def verify(
     if fail_fast and len(reports) < planned and not reports[-1].interrupted:
         console.complain(f"--fail-fast: {len(reports)} of {planned} runs were made")
         planned = len(reports)
-    return deliver(*reports, to=to, all_of_them=bool(op or sanitize), planned=planned)
+    return deliver(*reports, to=to, all_of_them=bool(op or sanitize), planned=planned, resumable=True)
 
 
 def _proofs(path: str, found: list[Request]) -> dict[tuple[str, str], tuple[Proved, ...]]:

@@ -16,6 +16,8 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.results import worst_of
 from verify_norm.search.request import request
 
+KEPT = typer.Option("--corpus", help="Run the cases in this file first, if it exists, and add the worst of this hunt.")
+
 
 @options.taking("audit", examples=200, seconds=30.0)
 def audit(
@@ -64,7 +66,7 @@ def hunt(
     *,
     given: options.Given,
     dtype: Annotated[str, typer.Option("--dtype", help="Types of x; fp32 alone if the kernel takes it.")] = "",
-    corpus: Annotated[str, options.CORPUS] = "",
+    corpus: Annotated[str, KEPT] = "",
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     json_path: Annotated[str, options.JSON] = "",
 ) -> int:
@@ -110,5 +112,7 @@ def hunt(
     write_json(lines[0] if len(lines) == 1 else lines, json_path)
     for one in found:
         if one.verdict is Exit.NOTHING:
-            console.complain(f"too little was checked: {one.op} was compared in {one.compared} of {one.tried} cases")
+            said = f"too little was checked: {one.op} was compared in {one.compared:,} of {one.tried:,} cases"
+            why = f"the first other case: {one.problem}"
+            console.complain(f"{said}; {why if one.problem else f'verify-norm --kernel {one.kernel} says why'}")
     return worst_of((one.verdict for one in found), every=bool(op))

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from verify_norm.cli import console
 from verify_norm.core.errors import UsageError, one_of
@@ -47,6 +47,14 @@ class Group(TyperGroup):
 class Command(TyperCommand):
     """A command that names those of its defaults that are from the table."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; of a command of one kernel typer would take the last one."""
+        if any(one.name == "kernel" and not one.multiple for one in self.params if isinstance(one, TyperOption)):
+            kernels = list(dict.fromkeys(values(args, "--kernel", "-k")))
+            if len(kernels) > 1:
+                raise UsageError(f"{self.name}: expected one --kernel, got {', '.join(kernels)}; run it once for each")
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         announce(ctx)
@@ -62,10 +70,19 @@ def looks_like_a_kernel(argument: str) -> bool:
     return ":" in argument or argument.endswith((".py", "_fwd", "_bwd"))
 
 
+def values(args: Sequence[str], *options: str) -> list[str]:
+    """Return the values of an option that has these names.
+
+    >>> values(("-k", "a", "--kernel=b", "--op", "c"), "--kernel", "-k")
+    ['a', 'b']
+    """
+    after = [value for option, value in pairwise(args) if option in options]
+    return after + [one.partition("=")[2] for one in args if one.startswith(tuple(f"{name}=" for name in options))]
+
+
 def refuse_two_operators(args: Sequence[str]) -> None:
     """Raise UsageError for --op with two values, of which typer would take the last one."""
-    after = [value for option, value in pairwise(args) if option == "--op"]
-    ops = list(dict.fromkeys((*after, *(one[5:] for one in args if one.startswith("--op=")))))
+    ops = list(dict.fromkeys(values(args, "--op")))
     if len(ops) > 1:
         raise UsageError(f"--op stands for {' and for '.join(ops)}: expected one operator")
 

@@ -18,7 +18,7 @@ from verify_norm.search.request import request
 SPACE = typer.Option("--space", help="rows2, rows4 (e4m3fn), rows4_e5m2, x or eps; by default rows2, of BatchNorm x.")
 DTYPE = typer.Option("--dtype", help="Type of x; by default bf16.")
 EPS = typer.Option("--eps", help="eps of all rows.")
-ITEMS = typer.Option("--items", help="Only these items: FIRST:LAST, without LAST. A replay line has one item.")
+ITEMS = typer.Option("--items", help="Only the items from FIRST to the last one before LAST, as FIRST:LAST.")
 SECONDS = typer.Option("--seconds", min=0.1, help="End after so many seconds; by default when all is done.")
 RESUME = typer.Option("--resume", help="Keep the results in this file, and resume from it.")
 EVERY = 30.0  # seconds between two lines where there is no terminal

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ACCEPTED = "or accept it with --allow-incomplete"
 MORE = f"run it again with more --seconds, {ACCEPTED}"
 RESUMED = f"run it again with --resume, which continues it, {ACCEPTED}"
+AGAIN = f"run it again, {ACCEPTED}"
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that GitHub Actions shows after a step
 
 
@@ -57,8 +58,9 @@ class Destinations:
             from verify_norm.report import documents
 
             if not os.path.lexists(self.baseline):
-                hint = f"a run with --json {self.baseline} --baseline '' writes it"
-                raise UsageError(f"there is no baseline {self.baseline}; {hint}")
+                hint = f"to write it, run once with --json {self.baseline} and without --baseline"
+                settings = "with --baseline '' if the option is from pyproject.toml"
+                raise UsageError(f"there is no baseline {self.baseline}; {hint} ({settings})")
             self.stored = documents.read(self.baseline)
 
     @property
@@ -67,11 +69,14 @@ class Destinations:
         return "-" not in (self.json_path, self.html_path, self.junit_path)
 
 
-def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, planned: int = 0) -> Exit:
+def deliver(
+    *documents: Document, to: Destinations, all_of_them: bool = True, planned: int = 0, resumable: bool = False
+) -> Exit:
     """Show and write reports or audits, compare them with the baseline, and return the exit status: the worst of all.
 
     A report that checked nothing is an error if `all_of_them` were asked for, else only if none checked anything.
     A baseline is not compared with incomplete runs. Of `planned` directions, those after Ctrl-C have no report.
+    `resumable` says whether the command has --resume.
     """
     from verify_norm.auditing.model import report_of
     from verify_norm.report import junit, markdown
@@ -99,7 +104,7 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
     if compared is not None:
         summary += f"\n{markdown.of_comparison(compared)}"
     summarize(summary)
-    _complain_of_gaps(reports)
+    _complain_of_gaps(reports, RESUMED if resumable else AGAIN)
     if compared is not None and compared.worse:
         return Exit.FINDINGS
     verdict = _verdict(documents, every=all_of_them)
@@ -126,7 +131,7 @@ def _show(documents: tuple[Document, ...]) -> None:
         show_summary(documents, terminal.console())
 
 
-def _complain_of_gaps(reports: list[Report]) -> None:
+def _complain_of_gaps(reports: list[Report], resumed: str) -> None:
     """Say which reports checked nothing, or are incomplete, why, and what to do."""
     several_kernels = len({report.kernel for report in reports}) > 1
     for report in reports:
@@ -138,7 +143,7 @@ def _complain_of_gaps(reports: list[Report]) -> None:
                 of = report.op
             complain(unchecked(report, of=of))
         elif report.verdict is Exit.INCOMPLETE:
-            complain(f"incomplete: {report.unfinished}; {RESUMED if report.interrupted else MORE}")
+            complain(f"incomplete: {report.unfinished}; {resumed if report.interrupted else MORE}")
 
 
 def _kept(text: str, path: str) -> bool:

@@ -41,7 +41,8 @@ def prove(
 ) -> int:
     """Prove what a Triton kernel computes, and how far it rounds, for all inputs of a length and type, without a GPU.
 
-    Exit status: 0 every configuration is proved, 1 one is not, with the line that stands in the way, 2 usage error.
+    Exit status: 0 every configuration is proved, 1 one is not, and the output names the line that prevents it, 2 usage
+    error.
     """
     files.writable(json_path)
     if bool(kernel) == bool(check):

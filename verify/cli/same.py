@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from verify_norm.cli import console, options
-from verify_norm.cli.outputs import MORE, write
+from verify_norm.cli.outputs import AGAIN, MORE, write
 from verify_norm.core import files, serial
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import worst_of
@@ -66,7 +66,7 @@ def same(
         if each.verdict is Exit.NOTHING:
             console.complain(nothing(each))
         elif each.verdict is Exit.INCOMPLETE:
-            console.complain(f"incomplete: {each.unfinished}; {MORE}")
+            console.complain(f"incomplete: {each.unfinished}; {AGAIN if each.interrupted else MORE}")
     verdicts = [each.verdict for each in found]
     if len(found) < len(pairs):
         console.complain(f"interrupted: {len(found)} of {len(pairs)} directions ran")

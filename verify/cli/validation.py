@@ -108,7 +108,7 @@ def certify(
     ] = "auto",
     json_path: Annotated[str, options.JSON] = "",
 ) -> int:
-    """Check the gradients of the references. By complex step, scipy, central differences, and with fifty digits.
+    """Check the gradients of the references: by complex step, scipy, central differences, and with fifty digits.
 
     On a GPU, which judges large cases, also check that it computes truth and bound as NumPy does.
     """

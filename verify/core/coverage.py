@@ -23,22 +23,25 @@ def barely(compared: int, tried: int) -> bool:
     return not compared or compared < LEAST_COMPARED * tried
 
 
-def out_of_time(seconds: float) -> str:
+def out_of_time(seconds: float, kept: float = 0.0) -> str:
     """Return why a run ended early whose time was up, as `Coverage.ended` and `Skip.reason` have it.
 
-    >>> out_of_time(55.0)
-    'the time limit of 55 s was reached'
+    `kept` seconds of it are for making failures small, and for explaining them.
+
+    >>> out_of_time(55.0), out_of_time(55.0, 22.0)
+    ('the time limit of 55 s was reached', 'the time limit of 55 s was reached, less 22 s to study the findings')
     """
-    return f"the time limit of {seconds:g} s was reached"
+    return f"the time limit of {seconds:g} s was reached" + (f", less {kept:g} s to study the findings" if kept else "")
 
 
 def ended_by_time(reason: str) -> bool:
     """Return whether a reason is that of `out_of_time`, in the words of this version or of 0.9.0.
 
-    >>> ended_by_time(out_of_time(0.5)), ended_by_time("the 55 s were over"), ended_by_time("interrupted")
+    >>> ended_by_time(out_of_time(9, 0.5)), ended_by_time("the 55 s were over"), ended_by_time("interrupted")
     (True, True, False)
     """
-    return re.fullmatch(r"the time limit of \S+ s was reached|the \S+ s were over", reason) is not None
+    limit = r"the time limit of \S+ s was reached(, less \S+ s to study the findings)?"
+    return re.fullmatch(rf"{limit}|the \S+ s were over", reason) is not None
 
 
 def of_time(reason: str) -> bool:

@@ -30,7 +30,7 @@ def unchecked(report: Report, of: str = "") -> str:
     told = [skip for skip in told if not skip.what.startswith("check ")] or told  # other such checks explain less
     told = [skip for skip in told if not of_time(skip.reason)] or told
     why = [f"{skip.what}: {skip.reason}" for skip in told]
-    if report.only_empty:
+    if report.only_empty and report.cases:
         said += ": x has no element in all cases that ran"
         why = [reason for reason in why if reason.startswith("cases: ")]
     elif done is None or not done.compared or not barely(done.compared, report.cases + done.refused):
@@ -128,7 +128,7 @@ def cases(report: Report) -> str:
     """Return how many cases were checked, such as "478 cases", or "400 of 478 cases" if some were left out."""
     left_out = sum(skip.cases for skip in report.skipped if skip.what == "cases")
     if left_out:
-        return f"{report.cases} of {report.cases + left_out} cases"
+        return f"{report.cases:,} of {report.cases + left_out:,} cases"
     return count(report.cases, "case")
 
 

@@ -21,8 +21,13 @@ SCANNED = 0.8  # the share of the time after which the scan of sizes ends
 
 
 def differs(walk: Walk, spec: CaseSpec, output: str | None, end: float) -> bool | None:
-    """Return whether an output differs in a case; None if a kernel does not take it, or after the time `end`."""
-    if time.perf_counter() > end or refusal(spec, walk.op) or walk.fitted(spec) != spec:
+    """Return whether an output differs in a case; None if a kernel does not take it, or after the time `end`.
+
+    None also if its type is none of those that the user asked for.
+    """
+    if time.perf_counter() > end or spec.dtype not in walk.settings.dtypes:
+        return None
+    if refusal(spec, walk.op) or walk.fitted(spec) != spec:
         return None
     looked = walk.look(spec)
     return None if looked.refused or looked.failed else looked.gap(output) is not None

@@ -233,7 +233,7 @@ def stored(path: str, asked: Asked, here: dict[str, str]) -> Exhausted | None:
     before, now = asdict(found.asked) | _lasting(found.environment), asdict(asked) | _lasting(here)
     for name, value in now.items():
         if before.get(name) != value:
-            differs = f"its {name} is {before.get(name)}, here it is {value}"
+            differs = f"it has {name} = {before.get(name)}, here it is {value}"
             raise UsageError(f"{path} is of another run: {differs}; name another file")
     return found
 

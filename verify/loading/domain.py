@@ -202,6 +202,11 @@ def right(record: Kernel) -> Kernel:
 def refuse_only(text: str, ops: Sequence[Op]) -> None:
     """Raise UsageError for clauses of --only that none of the operators knows, or that no case can meet."""
     only.refuse_foreign(text, ops)
+    refuse_impossible(text, ops)
+
+
+def refuse_impossible(text: str, ops: Sequence[Op]) -> None:
+    """Raise UsageError for clauses that no case of the operators can meet together."""
     nearest.refuse_impossible(text, ops, lambda op: corners(op, KERNEL_DTYPES))
 
 

@@ -19,7 +19,7 @@ from verify_norm.core.user_operators import HERE, Operator
 from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
 from verify_norm.loading.builtin import BUILTIN, PEERS, directions, infer, known, missing, unnamed
-from verify_norm.loading.domain import Own, declaration, refuse_only
+from verify_norm.loading.domain import Own, declaration, refuse_impossible, refuse_only
 from verify_norm.loading.entry_points import registered
 from verify_norm.loading.targets import attribute, called, imported, located, module_name, reach
 from verify_norm.loading.tuned import SIGN, parted
@@ -133,7 +133,7 @@ def single(kernels: Sequence[Kernel]) -> Kernel:
     """Return the one kernel; raises UsageError if there are two, one a direction."""
     first, *others = kernels
     if others:
-        raise UsageError(f"{first.name} has two directions: choose --op {first.op} or --op {others[0].op}")
+        raise UsageError(f"{first.name} has two directions: choose one as its op, {first.op} or {others[0].op}")
     return first
 
 
@@ -172,7 +172,10 @@ def _bound(kernel: Kernel, target: Any) -> Kernel:
     declared = declaration(target)
     known = declared is not None and declared.unsupported is kernel.unsupported
     own = Own(kernel.unsupported, kernel.target, known) if kernel.unsupported else None
-    text = only.joined(kernel.only, within.only, only.of_constants(dict(within.constants)))
+    constants = only.of_constants(dict(within.constants))
+    text = only.joined(kernel.only, within.only, constants)
+    if kernel.only and constants:
+        refuse_impossible(text, [OPS[kernel.op]])
     within = replace(within, own=own, written=written, op=kernel.op, only=text)
     kernel = replace(_running(kernel, target), only=text, dtypes=only.dtypes(text, kernel.dtypes))
     return replace(kernel, unsupported=within.unsupported, fit=within.fit, unset=within.unset, kept=within.kept)

@@ -77,6 +77,7 @@ def _is_kernel(name: str, value: Any) -> bool:
 def _without(files: list[str], attribute: str) -> str:
     """Return that no file has such a kernel, and what they have."""
     names = [f"{file}:{name}" for file in files for name in callables(file)]
-    has = f"there are {', '.join(names[:6])}" if names else "there is no callable"
-    lacking = f"no file has {attribute}" if attribute else "no callable has the name of a norm"
-    return f"{lacking}: add :function and --op, such as --kernel {names[0] if names else files[0] + ':norm'}; {has}"
+    if not names:
+        return f"no function and no class is defined in {', '.join(files[:6])}"
+    lacking = f"no file has {attribute}" if attribute else "no function and no class has the name of a norm"
+    return f"{lacking}: add :function and --op, such as --kernel {names[0]}; there are {', '.join(names[:6])}"

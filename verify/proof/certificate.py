@@ -17,7 +17,7 @@ from verify_norm.proof.prover import SEEDS
 from verify_norm.proof.replay.check import check
 from verify_norm.proof.replay.reading import Rejected
 from verify_norm.proof.shapes import Affine, Form
-from verify_norm.running.fork_server import context, end_with_caller
+from verify_norm.running.fork_server import context, end_server, end_with_caller
 from verify_norm.search.crew import cores
 
 SCHEMA = 1
@@ -53,8 +53,12 @@ def certificates(asked: Sequence[Asked]) -> list[dict[str, Any]]:
     parts = [asked[k :: cores()] for k in range(min(cores(), len(asked)))]
     if len(parts) < 2:
         return _in_turn(asked)
-    with ProcessPoolExecutor(len(parts), context(__name__), end_with_caller) as pool:
-        results = [iter(part) for part in pool.map(_in_turn, parts)]
+    try:
+        with ProcessPoolExecutor(len(parts), context(__name__), end_with_caller) as pool:
+            results = [iter(part) for part in pool.map(_in_turn, parts)]
+    except KeyboardInterrupt:
+        end_server()  # it would start a process that finds nothing of this one, and prints a traceback
+        raise
     return [next(results[k % len(parts)]) for k in range(len(asked))]
 
 

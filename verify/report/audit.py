@@ -129,6 +129,6 @@ def show_hunt(hunt: Hunt, console: Console, bind: str = "", contract: str = "") 
         console.print(f"[bold]{one.output}[/] {MEASURES[one.measure]} {one.value:.3g} ({one.found}{further})")
         console.print(f"  replay: {escape(command(hunt.kernel, hunt.op, one.spec, bind, contract))}", soft_wrap=True)
     console.print(
-        f"{hunt.cases} cases in {hunt.seconds:.0f} s: {hunt.drawn} drawn, {hunt.evolved} evolved, {hunt.moved} with "
-        "their data moved"
+        f"{hunt.cases:,} cases in {hunt.seconds:.0f} s: {hunt.drawn:,} drawn, {hunt.evolved:,} evolved, "
+        f"{hunt.moved:,} with their data moved"
     )

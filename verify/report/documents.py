@@ -53,7 +53,7 @@ def load_all(text: str) -> tuple[Document, ...]:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError, and no JSONDecodeError
         said = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise UsageError(f"not a JSON file, or not all of one: {said}") from error
+        raise UsageError(f"not a complete JSON file: {said}") from error
     return tuple(map(_document, data if isinstance(data, list) and data else [data]))
 
 

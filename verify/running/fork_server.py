@@ -121,7 +121,7 @@ class _Process(ForkServerProcess):
         global _ahead
         with _starting, no_main():
             if any(os.environ.get(name) != value for name, value in (_ahead or {}).items()):
-                _end_server()
+                end_server()
             _ahead = None
             _ensure_server()
             process_obj.environment = dict(os.environ)
@@ -177,7 +177,7 @@ def _ensure_server() -> None:
         forkserver.ensure_running()  # Ctrl-C is for this process alone, which ends the server and its children
 
 
-def _end_server() -> None:
+def end_server() -> None:
     """End the server at once, if it runs: while it imports, it would not see that nobody needs it."""
     server: Any = forkserver._forkserver  # multiprocessing waits for its end
     if server._forkserver_pid is not None:
@@ -187,7 +187,7 @@ def _end_server() -> None:
 
 def _end_unused() -> None:
     if _ahead is not None:
-        _end_server()
+        end_server()
 
 
 @contextmanager

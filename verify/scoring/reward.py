@@ -10,7 +10,7 @@ from verify_norm.core.errors import UnknownOpError, UsageError, texts
 from verify_norm.core.report_text import gap, replay_line
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Seconds
-from verify_norm.loading.builtin import BUILTIN
+from verify_norm.loading.builtin import BUILTIN, known
 from verify_norm.scoring.forms import narrowed, subject
 from verify_norm.search.options import least, options
 from verify_norm.search.request import SECRET, request
@@ -65,7 +65,7 @@ def reward(
     baseline : the kernel that it has to beat, a name or a target of one that is trusted; torch's own if None, "" for
         none.
     shape : that of x in the timed calls.
-    seconds : at most 60, for all of it, besides the start of processes.
+    seconds : at most 60, for all of it, besides the start of processes and a call that hangs.
     seed : of the cases; the system draws it if None.
 
     Raises
@@ -84,6 +84,10 @@ def reward(
         if dtypes is not None:
             given["dtypes"] = dtypes
         options(**given)  # a wrong option is no fault of the kernel's
+        if found.op is not None:
+            known(found.op)
+        if baseline:
+            request(baseline, {"device": device}, op=found.op)
         try:
             asked = request(found.target, given, op=found.op, bind=found.bind)
         except UnknownOpError:

@@ -132,7 +132,7 @@ class Options(Strict):
         BeforeValidator(_only),
     ] = DEFAULTS.only
     examples: Annotated[
-        Count, Flag("--examples", "Number of cases after the corner table: all pairs, then random ones.")
+        Count, Flag("--examples", "Number of cases after the corner table: all pairs of choices, then random ones.")
     ] = DEFAULTS.examples
     seconds: Annotated[Seconds, Flag("--seconds", "Seconds for the whole run.")] = DEFAULTS.seconds
     seed: Annotated[Count, Flag("--seed", "Seed of the random cases.")] = DEFAULTS.seed

@@ -148,8 +148,11 @@ class Sweep:
 
     def left(self) -> float:
         """Return the seconds that are left for cases."""
-        kept = self.state.settings.seconds * self.kept if self.found else 0.0
-        return self.deadline - kept - time.perf_counter()
+        return self.deadline - self.kept_seconds() - time.perf_counter()
+
+    def kept_seconds(self) -> float:
+        """Return the seconds that are kept for what follows the cases: there is a failure to study, or none."""
+        return self.state.settings.seconds * self.kept if self.found else 0.0
 
     def drawn(self, lane: Lane, spec: CaseSpec, others: int = 0) -> dict[str, float]:
         """Run a random case and so many others of its shape and types; return what random cases maximize.
@@ -179,7 +182,7 @@ class Sweep:
         if state.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
         if self.left() < 0:
-            raise Over(out_of_time(settings.seconds))
+            raise Over(out_of_time(settings.seconds, self.kept_seconds()))
         started = time.perf_counter()
         examined = self.examined(lane, spec)
         self.found |= bool(examined.findings) and not examined.limits

@@ -145,7 +145,7 @@ def test_a_run_is_compared_with_its_baseline(source, tmp_path):
 def test_a_baseline_is_read_before_the_run(source, tmp_path, files, good):
     half = tmp_path / "half.json"
     half.write_text('{"kernel": ')
-    for path, said in ((half, "half.json: not a JSON file"), (tmp_path / "none.json", "there is no baseline")):
+    for path, said in ((half, "half.json: not a complete JSON file"), (tmp_path / "none.json", "there is no baseline")):
         result = run("--kernel", f"{source}:rmsnorm_fwd", *QUICK, "--baseline", path, "--json", tmp_path / "new.json")
         assert result.exit_code == 2
         assert said in result.stderr
