@@ -1,15 +1,19 @@
 """The hunt finds more than random cases do, its worst cases replay, and what it tries are cases of the operator."""
 
+import inspect
+import signal
 from dataclasses import replace
 
 import pytest
 import torch
 from pydantic import TypeAdapter
 
+from verify_norm.auditing import hunt as hunt_module
 from verify_norm.auditing.hunt import HuntOptions, hunt, measure
 from verify_norm.auditing.model import Hunt
 from verify_norm.cases import make
 from verify_norm.core.contract import Contract
+from verify_norm.core.errors import Exit
 from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
@@ -91,6 +95,26 @@ def test_an_unknown_output_and_a_kernel_that_always_fails():
     nothing = hunt(replace(RIGHT, run=broken), HuntOptions(0.5))
     assert nothing.worst == ()
     assert nothing.ratio() == 0
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_a_hunt_that_is_interrupted_has_what_it_found(monkeypatch, by_itself):
+    """Ctrl-C comes to this process; that of a kernel is asked to end."""
+    calls = []
+
+    def interrupted(**given):
+        calls.append(1)
+        if by_itself and len(calls) == 20:
+            signal.raise_signal(signal.SIGINT)
+        return RIGHT.run(**given)
+
+    monkeypatch.setattr(hunt_module.child, "asked_to_end", lambda: not by_itself and len(calls) >= 20)
+    interrupted.__signature__ = inspect.signature(RIGHT.run)
+    result = hunt(replace(RIGHT, run=interrupted), HuntOptions(60.0, "y", seed=1))
+    assert (result.interrupted, result.verdict) == (True, Exit.INCOMPLETE)
+    assert 15 <= result.cases <= 20
+    assert result.worst
+    assert result.seconds < 50
 
 
 @pytest.mark.slow

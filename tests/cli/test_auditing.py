@@ -12,6 +12,7 @@ from verify_norm.report import documents
 
 KERNEL = """
 import itertools
+import signal
 import torch
 
 CALLS = itertools.count()
@@ -31,6 +32,11 @@ def seldom(x, weight, eps):
 
 def nothing(x, weight, eps):
     pass
+
+def interrupted(x, weight, eps):
+    if next(CALLS) == 20:
+        signal.raise_signal(signal.SIGINT)
+    return rmsnorm_fwd(x, weight, eps)
 
 def no_eps(x, weight, eps):
     return rmsnorm_fwd(x, weight, 0.0)
@@ -111,6 +117,16 @@ def test_a_hunt_within_all_bounds_passes(path):
     result = hunted(path, "rmsnorm_fwd", "--seconds", "1")
     assert result.exit_code == 0, result.output
     assert "y error/bound 0." in result.output
+
+
+def test_a_hunt_that_is_interrupted_keeps_what_it_found(path, tmp_path):
+    corpus, report = tmp_path / "worst.jsonl", tmp_path / "hunt.json"
+    result = hunted(path, "interrupted", "--seconds", "60", "--corpus", corpus, "--json", report)
+    assert result.exit_code == 3, result.output
+    assert "incomplete: the hunt was interrupted after " in result.stderr
+    assert "y error/bound 0." in result.output
+    assert corpus.read_text()
+    assert json.loads(report.read_text())["interrupted"]
 
 
 @pytest.mark.parametrize("attribute", ["raises", "seldom"])

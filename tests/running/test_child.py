@@ -215,6 +215,16 @@ def test_the_seconds_of_a_call_and_those_in_which_it_compiled(page, monkeypatch,
     assert child.stage(page[0]) == "", "the name of a check is beside them"
 
 
+def test_a_call_sees_that_its_parent_asks_it_to_end(page, monkeypatch):
+    child.announce("memory")
+    assert not child.asked_to_end()
+    page[0][child.END] = 1
+    assert child.asked_to_end()
+    assert (child.stage(page[0]), child.compiled(page[0])) == ("memory", 0.0)
+    monkeypatch.setattr(child, "_kernel", None)
+    assert not child.asked_to_end(), "outside of a child"
+
+
 def test_the_check_that_was_announced_last_is_seen(page, monkeypatch):
     assert child.stage(page[0]) == ""
     for name in ("batch_invariance", "X", "accuracy"):

@@ -35,6 +35,9 @@ class Answering:
             raise answer
         return answer
 
+    def answer(self, seconds):
+        return self.ask(seconds, None)
+
     def kill(self):
         self.told.append("kill")
 
@@ -92,6 +95,26 @@ def test_a_call_has_the_time_that_is_known_and_is_noted(place):
     place._page[:8] = b"accuracy"
     assert place.stage() == "accuracy"
     assert place.announce is child.announce
+
+
+@pytest.mark.parametrize("late", [None, TimeoutError(), EndedError("by itself"), KeyboardInterrupt()])
+def test_after_ctrl_c_a_call_that_ends_returns_what_it_has(place, late):
+    def asked_to_end():
+        assert place._page[child.END] == 1
+        return late or ("some", 1.5)
+
+    interrupted = with_child(place, KeyboardInterrupt(), asked_to_end)
+    ending = Time(20.0, "float32", ends=True)
+    if late is None:
+        assert place.call(print, ending) == "some"
+        assert interrupted.told == []
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            place.call(print, ending)
+        assert interrupted.told == ["close"]
+    assert interrupted.asked[1][0] == isolate.ENDING
+    with_child(place, lambda: (place._page[child.END], 1.5))
+    assert place.call(print, ending) == 0, "the next call is not asked"
 
 
 @pytest.mark.parametrize(

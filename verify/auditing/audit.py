@@ -85,7 +85,7 @@ def hunted(kernel: Kernel, options: HuntOptions, *, isolate: bool) -> Hunt:
     """
     try:
         with closing(runner(kernel, options.device, isolate=isolate)) as process:
-            return process.call(partial(hunt, options=options), Time(options.seconds + PATIENCE))
+            return process.call(partial(hunt, options=options), Time(options.seconds + PATIENCE, ends=True))
     except LostError as lost:
         hint = "run verify-norm --kernel to see in which case"
         raise UsageError(f"{kernel.name} was lost during the hunt: {lost}; {hint}") from lost

@@ -30,6 +30,7 @@ from verify_norm.core.kernel import Kernel
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import SHARED, CaseSpec
+from verify_norm.running import child
 from verify_norm.running.execute import execute
 
 ELEMENTS = {"cpu": 2**11, "cuda": 2**17}  # of x; small, because many cases find more than large ones
@@ -76,10 +77,12 @@ class _Search:
     tried: int = 0
     compared: int = 0
     problem: str = ""  # of the first case in which nothing was compared
+    interrupted: bool = False
 
     def check_time(self) -> None:
-        """Raise _TimeIsUpError after the deadline."""
-        if time.perf_counter() > self.deadline:
+        """Raise _TimeIsUpError after the deadline, or once the user has interrupted the hunt."""
+        self.interrupted |= child.asked_to_end()
+        if self.interrupted or time.perf_counter() > self.deadline:
             raise _TimeIsUpError
 
     def run(self, spec: CaseSpec) -> dict[Key, float]:
@@ -152,23 +155,11 @@ def hunt(kernel: Kernel, options: HuntOptions) -> Hunt:
     outputs = (options.output,) if options.output else names
     elements = ELEMENTS["cpu" if options.device == "cpu" else "cuda"]
     search = _Search(kernel, options.device, outputs, np.random.default_rng(options.seed), elements)
-    for spec in options.corpus:
-        search.run(spec)
-    first = corners(op, dtypes)[:FIRST]
-    left = max(options.seconds - (time.perf_counter() - started), 0.0)
-    search.stage = "drawn"
-    if left:
-        search.run(first[0])  # imports and compilation do not count as search time
-    began = time.perf_counter()
-    stages: tuple[tuple[str, float, Callable[[], None]], ...] = (
-        ("drawn", DRAWN, partial(_draw, search, first, dtypes, options.seed)),
-        ("evolved", EVOLVED, partial(_evolve, search)),
-        ("moved", 1.0, partial(_move, search)),
-    )
-    for name, end, stage in stages:
-        search.stage, search.deadline = name, began + end * left
+    try:
         with suppress(_TimeIsUpError):
-            stage()
+            _run_stages(search, options, dtypes, started + options.seconds)
+    except KeyboardInterrupt:  # in this process; that of a kernel is asked to end
+        search.interrupted = True
     counts, seconds = search.counts, time.perf_counter() - started
     return Hunt(
         kernel.name,
@@ -182,7 +173,29 @@ def hunt(kernel: Kernel, options: HuntOptions) -> Hunt:
         tried=search.tried,
         compared=search.compared,
         problem=search.problem,
+        interrupted=search.interrupted,
     )
+
+
+def _run_stages(search: _Search, options: HuntOptions, dtypes: tuple[str, ...], end: float) -> None:
+    """Run the corpus, then each stage up to its share of the time that is left."""
+    for spec in options.corpus:
+        search.run(spec)
+    first = corners(OPS[search.kernel.op], dtypes)[:FIRST]
+    left = max(end - time.perf_counter(), 0.0)
+    search.stage = "drawn"
+    if left:
+        search.run(first[0])  # imports and compilation do not count as search time
+    began = time.perf_counter()
+    stages: tuple[tuple[str, float, Callable[[], None]], ...] = (
+        ("drawn", DRAWN, partial(_draw, search, first, dtypes, options.seed)),
+        ("evolved", EVOLVED, partial(_evolve, search)),
+        ("moved", 1.0, partial(_move, search)),
+    )
+    for name, share, stage in stages:
+        search.stage, search.deadline = name, began + share * left
+        with suppress(_TimeIsUpError):
+            stage()
 
 
 def _draw(search: _Search, first: list[CaseSpec], dtypes: tuple[str, ...], seed: int) -> None:

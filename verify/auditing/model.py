@@ -163,12 +163,15 @@ class Hunt:
     tried: int = 0  # cases, with those that the kernel does not take
     compared: int = 0  # cases in which an output has a bound
     problem: str = ""  # what the kernel raised, or returned instead of outputs, in the first case without any
+    interrupted: bool = False  # by Ctrl-C
 
     @property
     def verdict(self) -> Exit:
         """FINDINGS where an error exceeds its bound; NOTHING where fewer than a tenth of the cases were compared."""
         if self.ratio() > 1:
             return Exit.FINDINGS
+        if self.interrupted:
+            return Exit.INCOMPLETE
         return Exit.NOTHING if barely(self.compared, self.tried) else Exit.PASS
 
     def ratio(self, output: str | None = None) -> float:

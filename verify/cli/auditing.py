@@ -107,6 +107,9 @@ def hunt(
             console.complain(f"{corpus} now has {kept} cases of {loaded.name}")
         if json_path != "-":
             show_hunt(one, terminal.console(), bind, settings.contract)
+        if one.interrupted:
+            console.complain(f"incomplete: the hunt was interrupted after {one.seconds:.0f} s; run it again")
+            break
     facts = {"environment": environment(settings.device)}
     lines = serial.jsonable([asdict(one) | facts for one in found])
     write_json(lines[0] if len(lines) == 1 else lines, json_path)

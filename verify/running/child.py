@@ -29,10 +29,12 @@ from verify_norm.running.fork_server import GRACE
 from verify_norm.running.interpreter import patch
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
-# The page that the parent process reads during a call: the name of a check, then the seconds of compilation.
+# The page that both processes see during a call: the name of a check, the seconds of compilation, and a byte by which
+# the parent asks the call to end.
 STAGE = 64  # bytes
 SECONDS = struct.Struct("d")
-PAGE = STAGE + SECONDS.size
+END = STAGE + SECONDS.size
+PAGE = END + 1
 T = TypeVar("T")
 
 _kernel: tuple[Kernel, mmap.mmap] | None = None  # and the page that the parent process sees
@@ -116,6 +118,11 @@ def announce(name: str) -> None:
     """Tell the parent process which check begins; do nothing outside a child."""
     if _kernel is not None:
         _kernel[1][:STAGE] = name.encode().ljust(STAGE, b"\0")
+
+
+def asked_to_end() -> bool:
+    """Return whether the parent process asks this call to end, and return what it has; False outside of a child."""
+    return _kernel is not None and bool(_kernel[1][END])
 
 
 def stage(page: mmap.mmap) -> str:

@@ -43,8 +43,14 @@ class Child:
         `function` is a module's attribute. After its seconds it has those that `more` returns, again and again. After a
         TimeoutError the process still works: `close` it.
         """
-        try:
+        with suppress(ConnectionError):  # of a process that has ended: its answer says how
             self._channel.send((function, args))
+        result: T = self.answer(seconds, more)
+        return result
+
+    def answer(self, seconds: float, more: Callable[[], float] = lambda: 0.0) -> Any:
+        """Return or raise the answer to the last request; raises TimeoutError and EndedError as `ask`."""
+        try:
             while not (ready := wait([self._channel, self._process.sentinel], seconds)):
                 if (seconds := more()) <= 0:
                     raise TimeoutError
@@ -56,8 +62,7 @@ class Child:
             raise EndedError(ending(self._process.exitcode)) from None
         if not returned:
             raise value
-        result: T = value
-        return result
+        return value
 
     def kill(self) -> None:
         """Kill the process and what it has started, perhaps while another thread waits for its answer."""

@@ -7,6 +7,7 @@ target. A kernel without one, such as a function made in a test, runs in the cal
 import mmap
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter as now
@@ -25,6 +26,7 @@ SLICE = 1.0  # seconds: so often a call beyond its limit is asked whether it sti
 # CUDA's errors for some seconds after a process whose kernel hung was killed, or while others hold the GPU's memory.
 BUSY = ("busy or unavailable", "out of memory")
 CLEARING = 60.0  # seconds that they may last
+ENDING = 20.0  # seconds that a call may take to end after Ctrl-C
 NO_TARGET = "the kernel is not an attribute of a module that can be imported"
 T = TypeVar("T")
 
@@ -101,7 +103,7 @@ class Isolated:
         limit, longest = self._patience.limit(time), self._patience.longest(time)
         further = partial(self._further, limit, longest, now())
         try:
-            result, seconds = self._ask(limit, child.call, function, longest, *args, more=further)
+            result, seconds = self._ask(limit, child.call, function, longest, *args, ends=time.ends, more=further)
         except TimeoutError:
             lost = self._patience.lost(time, self._stack)
             self.fresh(hung=not lost.late and not lost.compiling)
@@ -129,17 +131,31 @@ class Isolated:
         process.start()
         process.join()
 
-    def _ask(self, seconds: float, function: Callable[..., Any], *args: Any, **more: Callable[[], float]) -> Any:
-        """Return `function(*args)` of the child; raises what it raises, EndedError, TimeoutError and StoppedError."""
+    def _ask(
+        self,
+        seconds: float,
+        function: Callable[..., Any],
+        *args: Any,
+        ends: bool = False,
+        more: Callable[[], float] = lambda: 0.0,
+    ) -> Any:
+        """Return `function(*args)` of the child; raises what it raises, EndedError, TimeoutError and StoppedError.
+
+        After Ctrl-C a call that `ends` is asked to return what it has.
+        """
         assert self._child is not None
         try:
             if not self._stopped:  # `stop` may have come before there was a child to kill
-                return self._child.ask(seconds, function, *args, **more)
+                return self._child.ask(seconds, function, *args, more=more)
         except EndedError:
             if not self._stopped:
                 raise
-        except KeyboardInterrupt:  # a late answer would be taken for that of the next request
-            self.fresh()
+        except KeyboardInterrupt:
+            if ends:
+                with suppress(EndedError, TimeoutError, KeyboardInterrupt):
+                    self._page[child.END] = 1
+                    return self._child.answer(ENDING)
+            self.fresh()  # a late answer would be taken for that of the next request
             raise
         raise StoppedError
 

@@ -65,12 +65,14 @@ class Time:
     """The time of a call: the seconds that it may take without a build, and those that are `left` in any case.
 
     A call may build as long as none of the same `types` in its process has returned a result for which `ran` is true.
+    After Ctrl-C one that `ends` returns what it has by then; any other is lost.
     """
 
     seconds: float
     types: str = ""
     ran: Callable[[Any], bool] = bool
     left: float = inf
+    ends: bool = False
 
 
 @dataclass(slots=True)
