@@ -34,7 +34,7 @@ def test_json_is_strict_json():
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        ("{", "not a JSON file"),
+        ("{", "not a complete JSON file"),
         ("[]", "not a report of verify-norm"),
         ('{"a": 1}', "it has no kernel and schema"),
         (documents.dump(SHORT).replace(f'"schema": {SCHEMA}', '"schema": 99'), "schema 99; this version reads schema"),
