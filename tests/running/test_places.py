@@ -185,6 +185,24 @@ def test_a_call_that_compiles_or_has_compiled_has_more_time(place, monkeypatch, 
     assert place._stack is stack
 
 
+def test_a_call_has_its_time_limit_after_a_compiler_that_was_seen(place, monkeypatch):
+    """A compiler may say nothing itself, as nvcc does: a call was lost whose compiler had just ended."""
+    times, seen = iter([100.5, 101.5, 102.5, 103.0, 103.0]), iter([COMPILES, COMPILES, *[NOWHERE] * 3])
+    monkeypatch.setattr(isolate, "now", lambda: next(times))
+    monkeypatch.setattr(stacks, "ask", lambda *_: next(seen))
+    with_child(place)
+    more = [place._further(0.5, 10.0, 100.0) for _ in range(4)]
+    assert more == [isolate.SLICE, isolate.SLICE, 0.5, 0.0]
+    place._compiling = 0.0
+    assert place._further(0.5, 10.0, 100.0) == 0.5 - 3.0
+
+
+def test_a_call_has_seen_no_compiler_when_it_begins(place):
+    place._compiling = 7.0
+    with_child(place, lambda: (place._compiling, 1.0))
+    assert place.call(print, TIME) == 0.0
+
+
 def test_the_time_that_a_call_may_have_more_is_asked_of_its_beginning(place, monkeypatch):
     clock, given = iter([100.0, 103.0]), []
     monkeypatch.setattr(isolate, "now", lambda: next(clock))

@@ -83,6 +83,7 @@ class Isolated:
         self._file.truncate(child.PAGE)
         self._page = mmap.mmap(self._file.fileno(), child.PAGE)  # what the child tells during a call
         self._stack = stacks.NOWHERE  # where a call was at its time limit
+        self._compiling = 0.0  # seconds of a call up to which a compiler may have run that was seen there
         self._sent = registry.sent(kernel)
         self._child: Child | None = None
         self._patience = Patience(device, known or Known())
@@ -99,7 +100,7 @@ class Isolated:
         """
         if self._child is None:
             self._begin()
-        self._page[:] = bytes(child.PAGE)
+        self._page[:], self._compiling = bytes(child.PAGE), 0.0
         limit, longest = self._patience.limit(time), self._patience.longest(time)
         further = partial(self._further, limit, longest, now())
         try:
@@ -120,9 +121,11 @@ class Isolated:
         assert self._child is not None
         elapsed = now() - began
         self._stack = stacks.ask(self._child.pid, self._stacks.name, child.serve.__name__)
-        allowed = limit + child.compiled(self._page)
+        compiled = child.compiled(self._page)
+        allowed = limit + max(compiled, self._compiling)
         if self._stack.compiles:
-            allowed = max(allowed, elapsed + SLICE)
+            self._compiling = elapsed + SLICE  # when it is asked again
+            allowed = max(limit + compiled, self._compiling)
         return min(allowed, longest) - elapsed
 
     def prepare(self) -> None:
