@@ -49,8 +49,8 @@ def call(
     restoring_state = _restoring_state(kernel, case, effects, replaced, watch or ())
     called = call_here(kernel, case, within, restoring_state, observing=watch is not None)
     evasions = (*called.evasions, *((None, f"{REPLACES} {name}") for name in replaced))
-    interpreted = replace(called, differs_on_gpu=tuple(sorted(differs_on_gpu)), beyond=tuple(loads.beyond.values()))
-    return replace(interpreted, effects=tuple(effects), evasions=evasions)
+    differ, beyond = tuple(sorted(differs_on_gpu)), tuple(loads.beyond.values())
+    return replace(called, differs_on_gpu=differ, beyond=beyond, effects=tuple(effects), evasions=evasions)
 
 
 @contextmanager
